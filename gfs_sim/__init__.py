@@ -1,0 +1,1 @@
+"""GFS-like chunk store."""

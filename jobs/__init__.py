@@ -1,0 +1,1 @@
+"""Job library and the mr command."""
