@@ -1,1 +1,43 @@
-"""MapReduce runner."""
+"""MapReduce on real files: a job is stages applied to datasets, every intermediate goes through a store.
+
+>>> from mapreduce import Stage, job
+>>> @job
+... def lengths(text):
+...     "Each line with its length."
+...     return Stage(map=lambda offset, line: [(line, len(line))])(text)
+>>> lengths.input_names
+('text',)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import BadJob, JobError
+    from .functions import each, identity, take, total
+    from .job import Dataset, Job, Stage, job
+    from .run import Options, RunResult, run
+
+__all__ = [
+    "BadJob", "Dataset", "Job", "JobError", "Options", "RunResult", "Stage",
+    "each", "identity", "job", "run", "take", "total",
+]  # fmt: skip
+
+_HOMES = {
+    "BadJob": "errors", "JobError": "errors", "Dataset": "job", "Job": "job", "Stage": "job", "job": "job",
+    "take": "functions", "total": "functions", "identity": "functions", "each": "functions",
+    "run": "run", "Options": "run", "RunResult": "run",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use, so that `mr --help` does not wait for pyarrow.
+    import importlib
+
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'mapreduce' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
