@@ -1,0 +1,47 @@
+"""Sizes as people write them: ``1GB`` is 10**9 bytes, ``1GiB`` is 2**30.
+
+Letters are decimal as in the SI, an ``i`` makes them binary; nothing is rounded behind the user's back.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+_UNITS = ("", "K", "M", "G", "T", "P")
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(I?)B?\s*", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Return the number of bytes that ``text`` names.
+
+    >>> parse_size("500MB"), parse_size("1.5k"), parse_size("64MiB"), parse_size("100")
+    (500000000, 1500, 67108864, 100)
+
+    Raises:
+        ValueError: ``text`` is no size, or no whole number of bytes.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None or (match[3] and not match[2]):
+        raise ValueError(f"{text!r} is no size; write a number and a unit, as in 500MB, 1GB or 64MiB")
+    base = 1024 if match[3] else 1000
+    size = Decimal(match[1]) * base ** _UNITS.index(match[2].upper())
+    if size != int(size):
+        raise ValueError(f"{text!r} is {size} bytes; a size must be a whole number of bytes")
+    return int(size)
+
+
+def format_size(size_bytes: float) -> str:
+    """Return ``size_bytes`` with three digits and a decimal unit.
+
+    >>> format_size(999), format_size(1_234_567), format_size(10**9)
+    ('999 B', '1.23 MB', '1.00 GB')
+    """
+    if size_bytes < 1000:
+        return f"{size_bytes:.0f} B"
+    value = float(size_bytes)
+    for unit in _UNITS[1:]:
+        value /= 1000
+        if value < 999.5:
+            break
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}B"

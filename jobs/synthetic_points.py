@@ -1,0 +1,94 @@
+"""Labelled points for a linear classifier, as CSV lines or as a Parquet file.
+
+A point has ``features`` coordinates that are near normal (the sum of four uniform numbers) and a label: the side of
+a hyperplane through the origin on which it lies, turned over for one point in twenty.  All arithmetic is on
+integers, in units of 0.0001, so the same arguments give the same numbers everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from jobs.synthetic_lines import Bits, Block, line_block
+
+NOISE_ONE_IN = 20
+"""One label in this many is on the wrong side."""
+
+_ROWS_PER_BLOCK = 65_536
+
+
+def hyperplane(seed: int, features: int) -> npt.NDArray[np.int64]:
+    """Return the normal vector that separates the points of ``seed``: integers from -1000 to 1000, none 0."""
+    weights = Bits(seed, "hyperplane").below(2_000, features) - 1_000
+    return weights + (weights >= 0)
+
+
+def point_blocks(seed: int, features: int) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Yield (coordinates in units of 0.0001, shape (n, features); labels 0 or 1, shape (n,)) without end."""
+    bits = Bits(seed, "points")
+    weights = hyperplane(seed, features)
+    rows = max(1, min(_ROWS_PER_BLOCK, (4 << 20) // features))
+    while True:
+        # Four uniform numbers in [0, 65536) have standard deviation 37,837 together.
+        sums = bits.words(rows * features).view(np.uint16).reshape(rows, features, 4).sum(axis=2, dtype=np.int64)
+        coordinates = (sums - 131_070) * 10_000 // 37_837
+        labels = (coordinates @ weights > 0) ^ (bits.below(NOISE_ONE_IN, rows) == 0)
+        yield coordinates, labels.astype(np.int64)
+
+
+def names(features: int) -> list[str]:
+    """Return the column names: x0, x1, ... and label."""
+    return [*(f"x{i}" for i in range(features)), "label"]
+
+
+def csv_header(features: int) -> bytes:
+    """Return the first line of the CSV file."""
+    return ",".join(names(features)).encode() + b"\n"
+
+
+def csv_blocks(seed: int, features: int) -> Iterator[Block]:
+    """Yield the points as CSV lines, coordinates with four decimals, without the header."""
+    for coordinates, labels in point_blocks(seed, features):
+        columns = [_decimals(coordinates[:, i]) for i in range(features)]
+        ended = pa.array(["0\n", "1\n"]).take(pa.array(labels))
+        yield line_block(pc.binary_join_element_wise(*columns, ended, ","))
+
+
+def _decimals(values: npt.NDArray[np.int64]) -> pa.Array:
+    """Return integers in units of 0.0001 as decimal strings."""
+    return pa.array(_texts()).take(pa.array(values + _REACH))
+
+
+_REACH = 34_641
+"""The largest coordinate: 131,070 * 10,000 // 37,837, rounded up."""
+_cached: list[pa.Array] = []
+
+
+def _texts() -> pa.Array:
+    if not _cached:
+        signs = ("-" if value < 0 else "" for value in range(-_REACH, _REACH + 1))
+        sizes = (abs(value) for value in range(-_REACH, _REACH + 1))
+        _cached.append(
+            pa.array([f"{sign}{size // 10_000}.{size % 10_000:04}" for sign, size in zip(signs, sizes, strict=True)])
+        )
+    return _cached[0]
+
+
+def write_parquet(file: BinaryIO, *, seed: int, features: int, rows: int) -> None:
+    """Write the first ``rows`` points to ``file`` as Parquet: float64 coordinates and an int64 label."""
+    schema = pa.schema([(name, pa.int64() if name == "label" else pa.float64()) for name in names(features)])
+    blocks = point_blocks(seed, features)
+    with pq.ParquetWriter(file, schema) as writer:
+        while rows > 0:
+            coordinates, labels = next(blocks)
+            # Division is rounded correctly: the double nearest to the decimal that the CSV file shows.
+            columns = [pa.array(coordinates[:rows, i] / 10_000) for i in range(features)]
+            writer.write_batch(pa.record_batch([*columns, pa.array(labels[:rows])], schema=schema))
+            rows -= len(coordinates)
