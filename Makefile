@@ -1,0 +1,40 @@
+# make demo: a first look.  make test: everything that CI checks.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export MR_HOME ?= $(CURDIR)/demo-data/home
+
+.PHONY: demo test lint types unit clean benchmarks
+
+$(VENV)/.installed: setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[test]'
+	touch $@
+
+demo: $(VENV)/.installed
+	rm -rf demo-data && mkdir -p demo-data
+	$(BIN)/mr generate records demo-data/records.txt --size 20MB --seed 1
+	$(BIN)/mr run sort demo-data/records.txt -o demo-data/sorted
+	$(BIN)/mr validate demo-data/records.txt demo-data/sorted
+	$(BIN)/mr generate text demo-data/text.txt --size 20MB --seed 1
+	$(BIN)/mr run top_words demo-data/text.txt -o demo-data/top
+	$(BIN)/mr run wordcount demo-data/text.txt -o demo-data/counts
+	$(BIN)/mr head -n 5 demo-data/sorted
+	$(BIN)/mr head -n 10 demo-data/counts
+	$(BIN)/mr cat demo-data/top
+
+test: $(VENV)/.installed lint types unit
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+unit: $(VENV)/.installed
+	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest --doctest-modules gfs_sim mapreduce jobs
+
+clean:
+	rm -rf demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,96 @@
+"""The ``mr`` command: it translates words on a command line into calls, and errors into one line.
+
+Commands load when they are used, so that ``mr --help`` does not wait for pyarrow.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+# name: (module, attribute, one line for the help page)
+COMMANDS = {
+    "run": ("jobs.cli.run", "run", "Run a job on its inputs."),
+    "jobs": ("jobs.cli.inspect", "jobs", "List the job library."),
+    "explain": ("jobs.cli.inspect", "explain", "Show the plan of a job without running it."),
+    "cat": ("jobs.cli.inspect", "cat", "Print an output, whatever its format."),
+    "head": ("jobs.cli.inspect", "head", "Print the first records of an output."),
+    "runs": ("jobs.cli.run", "runs", "List past runs."),
+    "log": ("jobs.cli.run", "log", "Show the record and the logs of a run."),
+    "clean": ("jobs.cli.run", "clean", "Remove what killed runs left, and old runs' records."),
+    "generate": ("jobs.cli.data", "generate", "Make input data of any size."),
+    "validate": ("jobs.cli.data", "validate", "Check that an output is its input, sorted."),
+    "fs": ("jobs.cli.fs", "fs", "Work with the chunk store."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="mrdag")
+def mr() -> None:
+    """Run batch jobs as MapReduce over a chunk store.
+
+    \b
+    mr run wordcount book.txt -o counts      run a job of the library
+    mr cat counts                            see what it made
+    mr jobs                                  what else there is
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run ``mr``; exit 0 for success, 1 for a failure told in one line, 2 for a wrong command line, 130 for Ctrl-C."""
+    try:
+        code = mr.main(args=arguments, prog_name="mr", standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted; nothing was left behind", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away, as in `mr cat out | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        line = known_failure(error)
+        if line is None:
+            raise
+        click.echo(f"mr: {line}", err=True)
+        text = getattr(error, "traceback_text", "")
+        if text:
+            click.echo(text.rstrip(), err=True)
+        sys.exit(1)
+
+
+def known_failure(error: Exception) -> str | None:
+    """Return the one line for a failure that is the input's, the machine's or the job's; None for our own bugs."""
+    kinds: list[Any] = [OSError]
+    for module, name in (("mapreduce.errors", "JobError"), ("gfs_sim.errors", "StoreError")):
+        if module in sys.modules:
+            kinds.append(getattr(sys.modules[module], name))
+    if isinstance(error, tuple(kinds)):
+        return " ".join(str(error).split()) or type(error).__name__
+    return None

@@ -1,0 +1,232 @@
+"""``mr run`` and what is kept about past runs: ``mr runs``, ``mr log``, ``mr clean``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.sizes import format_size
+
+from .options import Size, split_parameters
+
+if TYPE_CHECKING:
+    from mapreduce import RunResult
+    from mapreduce.job import Job
+
+
+@click.command()
+@click.argument("job")
+@click.argument("inputs", nargs=-1, metavar="INPUT...")
+@click.option("-o", "--output", required=True, metavar="URL", help="Folder to make; any fsspec URL.")
+@click.option("-p", "parameters", multiple=True, metavar="NAME=VALUE", help="A parameter of the job.")
+@click.option("--input", "named", multiple=True, metavar="NAME=URL", help="An input by its name in the job.")
+@click.option(
+    "--workers", type=click.IntRange(min=0), help="Worker processes; 0 runs all in this one. [default: cores]"
+)
+@click.option("--partitions", type=click.IntRange(min=1), help="Reduce tasks of stages that do not say.")
+@click.option("--memory", type=Size(), default="2GB", show_default=True, help="Per worker process.")
+@click.option("--split-size", type=Size(), default="64MiB", show_default=True, help="Input of one map task.")
+@click.option("--store", default="gfs://", show_default=True, help="Where intermediates go; any fsspec URL.")
+@click.option("--replication", type=click.IntRange(min=1), help="Copies of each chunk in a gfs:// store.")
+@click.option(
+    "--format", "input_format", type=click.Choice(["text", "csv", "jsonl", "parquet", "arrow", "raw"]),
+    help="Of the input. [default: by file name]",
+)  # fmt: skip
+@click.option(
+    "--output-format", type=click.Choice(["text", "csv", "jsonl", "parquet", "arrow"]), default="text",
+    show_default=True,
+)  # fmt: skip
+@click.option("--compression", type=click.Choice(["gzip", "bz2", "zstd"]), help="Of the output's parts.")
+@click.option(
+    "--errors", type=click.Choice(["strict", "replace", "surrogateescape", "ignore"]), default="strict",
+    show_default=True, help="Bytes that are not UTF-8.",
+)  # fmt: skip
+@click.option("--delimiter", default="\\n", show_default=True, help="What ends a record of text.")
+@click.option(
+    "--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds of silence."
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing output once the new one is complete.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write the run's record here.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def run(
+    job: str,
+    inputs: tuple[str, ...],
+    output: str,
+    parameters: tuple[str, ...],
+    named: tuple[str, ...],
+    workers: int | None,
+    partitions: int | None,
+    memory: int,
+    split_size: int,
+    store: str,
+    replication: int | None,
+    input_format: str | None,
+    output_format: str,
+    compression: str | None,
+    errors: str,
+    delimiter: str,
+    timeout_s: float,
+    overwrite: bool,
+    json_file: str | None,
+    quiet: bool,
+) -> None:
+    """Run JOB on INPUT files, folders or patterns and publish its result.
+
+    JOB is a name from the library (see `mr jobs`), file.py, file.py:job or module:job.
+    INPUT may be - for standard input.
+    """
+    import mapreduce
+    from jobs.catalog import find_job
+    from jobs.progress import Progress
+
+    found = find_job(job)
+    values: dict[str, Any] = split_parameters(parameters)
+    if partitions is not None and "partitions" in found.parameters:
+        values.setdefault("partitions", partitions)
+    given = assign_inputs(found, inputs, split_parameters(named, "--input"))
+    store_options: dict[str, Any] = {}
+    if replication is not None:
+        if not store.startswith("gfs://"):
+            raise click.UsageError(f"--replication belongs to gfs:// stores; the store is {store}")
+        store_options["replication"] = replication
+    settings: dict[str, Any] = {} if workers is None else {"workers": workers}
+    options = mapreduce.Options(
+        partitions=partitions, memory_bytes=memory, split_bytes=split_size, store=store,
+        store_options=store_options, output_format=output_format, compression=compression,
+        overwrite=overwrite, timeout_s=timeout_s, input_format=input_format, errors=errors,
+        delimiter=delimiter.encode().decode("unicode_escape").encode("latin-1"), **settings,
+    )  # fmt: skip
+    with Progress(quiet=quiet) as progress:
+        result = mapreduce.run(
+            found, *given, output=output, parameters=values, options=options, report=progress.report
+        )
+    if json_file is not None:
+        from mapreduce.home import find_run
+
+        Path(json_file).write_text((find_run(result.run) / "record.json").read_text())
+    if not quiet:
+        summarise(result)
+
+
+def assign_inputs(job: Job, inputs: tuple[str, ...], named: dict[str, str]) -> list[Any]:
+    """Give each dataset of the job its URLs: the named ones first, the others in order.
+
+    A job with one dataset takes all URLs; with several, each takes one.
+    """
+    wanted = list(job.input_names)
+    for name in named:
+        if name not in wanted:
+            raise click.UsageError(f"job {job.name!r} has no input {name!r}; it has: {', '.join(wanted)}")
+    free = [name for name in wanted if name not in named]
+    if len(free) == 1 and inputs:
+        assigned: dict[str, Any] = {free[0]: list(inputs)}
+    elif len(free) == len(inputs):
+        assigned = dict(zip(free, inputs, strict=True))
+    else:
+        names = ", ".join(free) or "none"
+        raise click.UsageError(f"job {job.name!r} takes an input for each of: {names}; got {len(inputs)}")
+    return [named.get(name) or assigned[name] for name in wanted]
+
+
+def summarise(result: RunResult) -> None:
+    """Print what the run did and where its output lies."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"{result.job}: {result.seconds:.2f} s", title_justify="left", box=None, pad_edge=False
+    )
+    table.add_column("stage")
+    for column in (
+        "maps",
+        "reduces",
+        "records in",
+        "bytes in",
+        "shuffled",
+        "records out",
+        "bytes out",
+        "time",
+    ):
+        table.add_column(column, justify="right")
+    table.add_column("written to")
+    for stage in result.stages:
+        table.add_row(
+            stage.stage, str(stage.maps), str(stage.reduces), f"{stage.rows_in:,}", format_size(stage.bytes_in),
+            format_size(stage.shuffle_bytes), f"{stage.rows_out:,}", format_size(stage.bytes_out),
+            f"{stage.seconds:.2f} s", "store" if stage.through_store else "output",
+        )  # fmt: skip
+    console = Console(stderr=True)
+    console.print(table)
+    for name, value in sorted(result.counters.items()):
+        console.print(f"  {name}: {value:,}", highlight=False)
+    console.print(
+        f"output: {result.output}    (mr cat {result.output}, mr log {result.run})", highlight=False
+    )
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON lines.")
+def runs(as_json: bool) -> None:
+    """List past runs, the newest last."""
+    from mapreduce.home import list_runs
+
+    for record in list_runs():
+        if as_json:
+            click.echo(json.dumps(record))
+        else:
+            seconds = f"{record['seconds']:8.2f} s" if "seconds" in record else " " * 10
+            click.echo(
+                f"{record['run']:44} {record['outcome']:11} {seconds}  {record.get('output') or ''}".rstrip()
+            )
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--json", "as_json", is_flag=True, help="The whole record.")
+def log(run_id: str, as_json: bool) -> None:
+    """Show what a run did and what its workers printed; RUN is an identity, a unique part of it, or `last`."""
+    from mapreduce.home import find_run
+
+    folder = find_run(run_id)
+    record_file = folder / "record.json"
+    record = json.loads(record_file.read_text()) if record_file.exists() else {"run": folder.name}
+    if as_json:
+        click.echo(json.dumps(record, indent=1))
+        return
+    click.echo(f"{record['run']}: {record.get('outcome', 'unfinished')}")
+    if record.get("error"):
+        click.echo(record["error"])
+    if record.get("traceback"):
+        click.echo(record["traceback"].rstrip())
+    for stage in record.get("stages", []):
+        click.echo(
+            f"stage {stage['stage']}: {stage['maps']} maps, {stage['reduces']} reduces, {stage['seconds']:.2f} s, "
+            f"{stage['rows_in']:,} records in, {stage['rows_out']:,} out"
+        )
+    for file in sorted(folder.glob("*.log")):
+        text = file.read_text(errors="replace")
+        if text:
+            click.echo(f"--- {file.name}")
+            click.echo(text.rstrip())
+
+
+@click.command()
+@click.option("--all", "everything", is_flag=True, help="Also the records and logs of all finished runs.")
+def clean(everything: bool) -> None:
+    """Remove the temporary folders that killed runs left and what they left in the default store."""
+    import shutil
+
+    from mapreduce.home import home_folder
+    from mapreduce.scratch import remove_abandoned
+
+    removed = remove_abandoned()
+    click.echo(f"removed {len(removed)} temporary folders of runs that were killed")
+    if everything:
+        folder = home_folder() / "runs"
+        entries = list(folder.iterdir()) if folder.is_dir() else []
+        for entry in entries:
+            shutil.rmtree(entry)
+        click.echo(f"removed the records of {len(entries)} runs")

@@ -1,0 +1,90 @@
+"""Progress of a run for a person: a bar per stage on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from jobs.sizes import format_size
+
+if TYPE_CHECKING:
+    from mapreduce.pool import Event
+
+    from mapreduce.planning import StagePlan
+
+LINE_EVERY_S = 5.0  # between plain lines of one stage
+
+
+class Progress:
+    """Shows the events of a run as they come; ``report`` is what ``mapreduce.run`` calls."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.terminal = sys.stderr.isatty()
+        self.bars: Any = None
+        self.bar: Any = None
+        self.done = 0
+        self.rows = 0
+        self.bytes = 0
+        self.began = 0.0
+        self.spoke = 0.0
+
+    def __enter__(self) -> Progress:
+        if self.terminal and not self.quiet:
+            from rich import progress
+            from rich.console import Console
+
+            self.bars = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(bar_width=24),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[amount]}"),
+                progress.TimeElapsedColumn(),
+                console=Console(stderr=True),
+            )
+            self.bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        if self.bars is not None:
+            self.bars.stop()
+
+    def report(self, what: str, plan: StagePlan, event: Event | None) -> None:
+        """Take note of the start of a stage, of an event in it, or of its end."""
+        if self.quiet:
+            return
+        total = len(plan.maps) + len(plan.reduces)
+        if what == "stage":
+            self.done = self.rows = self.bytes = 0
+            self.began = self.spoke = time.monotonic()
+            if self.bars is not None:
+                self.bar = self.bars.add_task(plan.title, total=total, amount="")
+            else:
+                self._say(f"{plan.title}: {len(plan.maps)} maps, {len(plan.reduces)} reduces")
+            return
+        if event is not None:
+            self._count(event)
+        if self.bars is not None:
+            self.bars.update(self.bar, completed=self.done, amount=self._amount())
+        elif what == "done":
+            self._say(f"{plan.title}: done, {self._amount()}")
+        elif time.monotonic() - self.spoke >= LINE_EVERY_S:
+            self.spoke = time.monotonic()
+            self._say(f"{plan.title}: {self.done} of {total} tasks, {self._amount()}")
+
+    def _count(self, event: Event) -> None:
+        if event.outcome == "done":
+            self.done += 1
+            self.rows += event.rows_in
+            self.bytes += event.bytes_in
+
+    def _amount(self) -> str:
+        rate = self.bytes / max(1e-9, time.monotonic() - self.began)
+        return f"{self.rows:,} records, {format_size(self.bytes)}, {format_size(rate)}/s"
+
+    def _say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)

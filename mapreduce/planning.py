@@ -1,0 +1,210 @@
+"""From a stage to its tasks: splits, partitions, schemas, and where its parts go.
+
+A plan is a value that can be printed (`mr explain`) before anything runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from .errors import BadJob
+from .inputs import Source, read_schema
+from .job import Dataset, Stage
+from .order import Order
+from .partition import FieldPartitioner, FunctionPartitioner, HashPartitioner, Partitioner, RangePartitioner
+from .records import RECORD_SCHEMA, encode_key
+from .shuffle import Aggregate, Shuffle
+from .splits import plan_splits
+from .task import MapWork, Output, SideSource, StageProgram, read_all_batches, read_all_records
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .run import Options
+
+SMALL_SPLIT_BYTES = 4 << 20  # below this a split is not cut further to occupy more workers
+PARTITION_BYTES = 32 << 20  # input that justifies one more partition, up to one per worker
+LARGE_PARTITION_BYTES = 512 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """The data behind a dataset: files to read, and their schema if they hold batches."""
+
+    source: Source
+    schema: pa.Schema | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagePlan:
+    """One stage, ready to run."""
+
+    title: str
+    maps: tuple[MapWork, ...]
+    reduces: tuple[int, ...]
+    program: StageProgram
+    made: Made
+    input_bytes: int
+
+
+def plan_stage(
+    dataset: Dataset,
+    made: Mapping[object, Made],
+    options: Options,
+    *,
+    folder: str,
+    final: bool,
+    job_name: str = "",
+) -> StagePlan:
+    """Plan the stage behind ``dataset``, whose inputs have been made.
+
+    Raises:
+        BadJob: columns or schemas do not fit.
+        MissingInput, BadInput: an input is not there or not what it should be.
+    """
+    stage = dataset.stage
+    assert stage is not None
+    inputs = [_made(given, made) for given in dataset.inputs]
+    maps: list[MapWork] = []
+    total_bytes = 0
+    for number, given in enumerate(inputs):
+        splits = plan_splits(given.source, split_bytes=options.split_bytes)
+        size = sum(split.bytes for split in splits)
+        wanted = max(1, options.workers)
+        if len(splits) < wanted and size >= SMALL_SPLIT_BYTES and given.source.sample_ranges is None:
+            smaller = max(SMALL_SPLIT_BYTES // 2, math.ceil(size / wanted))
+            splits = plan_splits(given.source, split_bytes=min(options.split_bytes, smaller))
+        total_bytes += size
+        maps.extend(MapWork(input=number, split=split) for split in splits)
+
+    batch_schema = _map_schema(stage, inputs) if stage.is_batch else None
+    shuffle = None
+    if stage.shuffles:
+        partitions = (
+            stage.partitions or options.partitions or _default_partitions(total_bytes, options.workers)
+        )
+        shuffle = _shuffle(stage, batch_schema, partitions, made)
+    out_schema = (stage.output_schema or _reduced_schema(stage, batch_schema)) if stage.is_batch else None
+    if final:
+        output = Output(
+            folder=folder, format=options.output_format, compression=options.compression,
+            storage_options=options.storage_options,
+        )  # fmt: skip
+    else:
+        output = Output(
+            folder=folder, format="arrow" if stage.is_batch else "records",
+            storage_options=options.store_options,
+        )  # fmt: skip
+    program = StageProgram(
+        stage=stage, sources=tuple(m.source for m in inputs), schemas=tuple(m.schema for m in inputs),
+        output=output, shuffle=shuffle, output_schema=out_schema,
+        sides={name: _side(value, made) for name, value in stage.side.items()}, job_name=job_name,
+    )  # fmt: skip
+    result = Source(urls=(folder,), format=output.format, storage_options=output.storage_options)
+    return StagePlan(
+        title=stage.title, maps=tuple(maps), reduces=tuple(range(shuffle.partitions)) if shuffle else (),
+        program=program, made=Made(source=result, schema=out_schema), input_bytes=total_bytes,
+    )  # fmt: skip
+
+
+def _made(dataset: Dataset, made: Mapping[object, Made]) -> Made:
+    found = made[dataset.computation] if dataset.stage is not None else None
+    if found is None:
+        assert dataset.source is not None
+        found = Made(source=dataset.source, schema=None)
+    if dataset.sample_ranges is not None:
+        found = replace(found, source=replace(found.source, sample_ranges=dataset.sample_ranges))
+    return found
+
+
+def _default_partitions(total_bytes: int, workers: int) -> int:
+    few = min(max(1, workers), max(1, math.ceil(total_bytes / PARTITION_BYTES)))
+    return max(few, math.ceil(total_bytes / LARGE_PARTITION_BYTES))
+
+
+def _map_schema(stage: Stage, inputs: list[Made]) -> pa.Schema:
+    import pyarrow as pa
+
+    if isinstance(stage.schema, pa.Schema):
+        return stage.schema
+    schemas = [m.schema if m.schema is not None else read_schema(m.source) for m in inputs]
+    if stage.schema is not None:
+        return stage.schema(schemas[0])
+    for other in schemas[1:]:
+        if not other.equals(schemas[0]):
+            raise BadJob(
+                f"stage {stage.title!r}: its inputs have different schemas ({', '.join(schemas[0].names)} and "
+                f"{', '.join(other.names)}); give schema="
+            )
+    return schemas[0]
+
+
+def _reduced_schema(stage: Stage, schema: pa.Schema | None) -> pa.Schema | None:
+    return schema
+
+
+def _shuffle(stage: Stage, schema: pa.Schema | None, partitions: int, made: Mapping[object, Made]) -> Shuffle:
+    if not stage.is_batch:
+        order: tuple[Order, ...] = (Order("key"),)
+        keys: tuple[str, ...] = ("key",)
+        schema = RECORD_SCHEMA
+    else:
+        assert schema is not None
+        keys = tuple(k.removeprefix("-") for k in stage.keys)
+        order = tuple(Order(c.removeprefix("-"), c.startswith("-")) for c in (*stage.keys, *stage.order))
+        for column in (*(o.column for o in order), *stage.aggregate):
+            if column not in schema.names:
+                have = ", ".join(schema.names)
+                raise BadJob(f"stage {stage.title!r}: there is no column {column!r}; the columns are: {have}")
+    return Shuffle(
+        schema=schema, keys=keys, order=order, partitions=partitions,
+        partitioner=_partitioner(stage, keys, order, made),
+        aggregate=tuple(Aggregate(column, how) for column, how in stage.aggregate.items()),
+    )  # fmt: skip
+
+
+def _partitioner(
+    stage: Stage, keys: tuple[str, ...], order: tuple[Order, ...], made: Mapping[object, Made]
+) -> Partitioner:
+    given: Any = stage.partition
+    if given is None:
+        return FieldPartitioner(stage.group) if stage.group is not None else HashPartitioner(keys)
+    if given == "range":
+        return RangePartitioner(order[: len(keys)], _cuts(stage, keys, made))
+    if isinstance(given, str):
+        raise BadJob(f"stage {stage.title!r}: partition must be a function or 'range', got {given!r}")
+    if isinstance(given, (HashPartitioner, RangePartitioner, FieldPartitioner, FunctionPartitioner)):
+        return given
+    if not stage.is_batch:
+        return FunctionPartitioner(given)
+    return given  # type: ignore[no-any-return]
+
+
+def _cuts(stage: Stage, keys: tuple[str, ...], made: Mapping[object, Made]) -> pa.RecordBatch:
+    """Read the cut points of a range partition: a small dataset, sorted."""
+    import pyarrow as pa
+
+    cuts = stage.side.get("cuts")
+    if not isinstance(cuts, Dataset):
+        raise BadJob(
+            f"stage {stage.title!r}: partition='range' needs the cut points: side={{'cuts': dataset}}"
+        )
+    found = _made(cuts, made)
+    if stage.is_batch:
+        batches = [b.select(list(keys)) for b in read_all_batches(found.source)]
+        schema = pa.schema([found.schema.field(k) for k in keys]) if found.schema is not None else None
+        table = pa.Table.from_batches(batches, schema).combine_chunks()
+        rows = table.to_batches()
+        return rows[0] if rows else pa.RecordBatch.from_pylist([], schema=table.schema)
+    encoded = [encode_key(key) for key, _ in read_all_records(found.source)]
+    return pa.RecordBatch.from_arrays([pa.array(encoded, pa.binary())], names=["key"])
+
+
+def _side(value: Any, made: Mapping[object, Made]) -> Any:
+    if not isinstance(value, Dataset):
+        return value
+    found = _made(value, made)
+    return SideSource(source=found.source, batches=found.schema is not None)

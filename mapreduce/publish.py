@@ -1,0 +1,158 @@
+"""How output appears: parts under attempt names, one rename each, then the whole folder at once.
+
+An output is staged in a hidden folder beside its final place and moved there when it is complete, so
+a reader sees all of it or nothing; what it replaces goes in the same moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+
+from .errors import OutputExists, OutputFailed
+from .task import Mapped, Output, Written
+
+if TYPE_CHECKING:
+    from .run import Options
+
+GLOB = frozenset("*?[")
+
+
+def open_folder(url: str, storage_options: Mapping[str, Any]) -> Any:
+    """Make the folder and return its filesystem.
+
+    Raises:
+        OutputFailed: it cannot be made.
+    """
+    filesystem, path = fsspec.core.url_to_fs(url, **storage_options)
+    try:
+        filesystem.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise OutputFailed(f"cannot make the folder {url}: {error.strerror or error}") from error
+    return filesystem
+
+
+def commit_part(filesystem: Any, output: Output, result: Written | Mapped) -> None:
+    """Give a finished part its name; called once for each part, for the first attempt that finished."""
+    if isinstance(result, Written):
+        final = f"{output.folder}/{output.part_name(result.part)}"
+        rename(filesystem, result.url, final)
+
+
+def rename(filesystem: Any, old: str, new: str) -> None:
+    """Move a file or folder within one filesystem, in one step where the filesystem has one."""
+    old, new = filesystem._strip_protocol(old), filesystem._strip_protocol(new)
+    if is_local(filesystem):
+        os.rename(old, new)
+    else:
+        filesystem.mv(old, new, recursive=filesystem.isdir(old))
+
+
+def is_local(filesystem: Any) -> bool:
+    """True for the local disk, where a rename is one system call."""
+    protocol = filesystem.protocol
+    return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+
+
+def drop_folder(url: str, storage_options: Mapping[str, Any]) -> None:
+    """Remove a folder for good; a store that can undelete is told not to keep it."""
+    filesystem, path = fsspec.core.url_to_fs(url, **storage_options)
+    with contextlib.suppress(FileNotFoundError):
+        drop = getattr(filesystem, "drop", None)
+        if drop is not None:
+            drop(path)
+        else:
+            filesystem.rm(path, recursive=True)
+
+
+def check_output(output: str, inputs: Sequence[str], options: Options) -> None:
+    """Refuse an output that exists, or that lies where the input lies, before anything is read.
+
+    Raises:
+        OutputExists: with what to do.
+    """
+    filesystem, path = fsspec.core.url_to_fs(output, **options.storage_options)
+    path = _fold(filesystem, path)
+    for url in inputs:
+        other, given = fsspec.core.url_to_fs(url, **options.storage_options)
+        if type(other) is not type(filesystem):
+            continue
+        given = _fold(other, given)
+        root = given
+        if any(c in GLOB for c in given) and not other.exists(given):
+            root = "/".join(given[: min(given.index(c) for c in GLOB if c in given)].split("/")[:-1])
+        if path == given or (path.startswith(root.rstrip("/") + "/") and other.isdir(root)):
+            raise OutputExists(f"output {output} lies inside the input {url}; choose another folder")
+        if root.startswith(path.rstrip("/") + "/"):
+            raise OutputExists(f"input {url} lies inside the output {output}; choose another folder")
+    if filesystem.exists(path) and not options.overwrite:
+        raise OutputExists(f"output {output} exists already; remove it, choose another or give --overwrite")
+    if is_local(filesystem):
+        parent = os.path.dirname(path)
+        while not os.path.isdir(parent):
+            if os.path.lexists(parent):
+                raise OutputFailed(f"cannot write {output}: {parent} is a file, not a folder")
+            parent = os.path.dirname(parent)
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise OutputFailed(f"cannot write {output}: no right to write in {parent}")
+
+
+def _fold(filesystem: Any, path: str) -> str:
+    if is_local(filesystem):
+        return os.path.realpath(path)
+    return os.path.normpath(path) if path else path
+
+
+class Staging:
+    """A hidden folder beside the output; ``publish`` gives it the output's name."""
+
+    def __init__(self, output: str, run_id: str, options: Options) -> None:
+        self.filesystem, path = fsspec.core.url_to_fs(output, **options.storage_options)
+        self.path = path.rstrip("/")
+        self.output = output
+        parent, _, name = self.path.rpartition("/")
+        self.staged = f"{parent}/.{name}.{run_id}"
+        self.folder = self.filesystem.unstrip_protocol(self.staged)
+        self.replaced = f"{parent}/.{name}.{run_id}.replaced"
+        self.made: list[str] = []
+        self.published = False
+
+    def __enter__(self) -> Staging:
+        parent = self.staged.rpartition("/")[0]
+        while parent and not self.filesystem.exists(parent):
+            self.made.append(parent)
+            parent = parent.rpartition("/")[0]
+        open_folder(self.folder, self.filesystem.storage_options)
+        return self
+
+    def publish(self) -> None:
+        """Add ``_SUCCESS`` and move the folder to its final place, over what it replaces."""
+        try:
+            self.filesystem.touch(f"{self.staged}/_SUCCESS")
+            replaces = self.filesystem.exists(self.path)
+            if replaces:
+                rename(self.filesystem, self.path, self.replaced)
+            try:
+                rename(self.filesystem, self.staged, self.path)
+            except BaseException:
+                if replaces:
+                    rename(self.filesystem, self.replaced, self.path)
+                raise
+        except OSError as error:
+            raise OutputFailed(f"cannot publish {self.output}: {error.strerror or error}") from error
+        self.published = True
+        if replaces:
+            self.filesystem.rm(self.replaced, recursive=True)
+
+    def __exit__(self, *error: object) -> None:
+        if self.published:
+            return
+        with contextlib.suppress(OSError):
+            self.filesystem.rm(self.staged, recursive=True)
+        for folder in self.made:
+            with contextlib.suppress(OSError):
+                self.filesystem.rmdir(folder)

@@ -1,0 +1,373 @@
+"""Run a job as MapReduce: stage after stage, every intermediate through the store.
+
+``run`` promises: the output appears whole or not at all; what the run made for itself is gone when
+it returns or raises; the same input and the same plan give the same bytes, whatever was retried.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from . import publish
+from .errors import BadJob, FunctionFailed, JobError
+from .home import new_run, write_record
+from .inputs import Source
+from .job import Dataset, Job, plan
+from .planning import Made, StagePlan, plan_stage
+from .pool import Event, Pool, run_stage, run_stage_sequential
+from .scratch import Scratch, remove_abandoned
+from .task import read_all_batches, read_all_records
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to run, as opposed to what.
+
+    Args:
+        workers: worker processes; 0 runs every task in this process, one after the other (for a debugger).
+        partitions: reduce tasks of stages that do not say; chosen from the input's size otherwise.
+        memory_bytes: per worker process.
+        split_bytes: largest piece of input for one map task.
+        store: URL of the folder for intermediates, any that fsspec knows.
+        store_options: for the store's filesystem, such as ``{"replication": 1}``.
+        output_format: text, csv, jsonl, parquet or arrow.
+        compression: gzip, bz2 or zstd for the output's parts.
+        overwrite: replace an existing output, at the moment when the new one is complete.
+        timeout_s: a worker that says nothing for so long is taken for dead.
+        max_attempts: a task that failed so often fails the job.
+        input_format, errors, delimiter, storage_options: how to read the input (see ``Source``).
+    """
+
+    workers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    partitions: int | None = None
+    memory_bytes: int = 2048 * MIB
+    split_bytes: int = 64 * MIB
+    store: str = "gfs://"
+    store_options: Mapping[str, Any] = field(default_factory=dict)
+    output_format: str = "text"
+    compression: str | None = None
+    overwrite: bool = False
+    timeout_s: float = 60.0
+    max_attempts: int = 4
+    input_format: str | None = None
+    errors: str = "strict"
+    delimiter: bytes = b"\n"
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise BadJob(f"workers must be >= 0, got {self.workers}")
+        if self.partitions is not None and self.partitions < 1:
+            raise BadJob(f"partitions must be >= 1, got {self.partitions}")
+        if self.memory_bytes < 64 * MIB:
+            raise BadJob(f"memory must be at least 64 MiB per worker, got {self.memory_bytes} bytes")
+        if self.split_bytes < 1:
+            raise BadJob(f"split size must be >= 1 byte, got {self.split_bytes}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageReport:
+    """What one stage did, in totals."""
+
+    stage: str
+    maps: int
+    reduces: int
+    seconds: float
+    rows_in: int
+    bytes_in: int
+    shuffle_rows: int
+    shuffle_bytes: int
+    rows_out: int
+    bytes_out: int
+    through_store: bool
+    counters: Mapping[str, int]
+    attempts: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """Where the output lies and what it took."""
+
+    run: str
+    job: str
+    output: str | None
+    seconds: float
+    stages: tuple[StageReport, ...]
+    records: list[tuple[Any, Any]] | None = None  # of the result, when no output URL was given
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The sum of all stages' counters, of accepted attempts only."""
+        total: dict[str, int] = {}
+        for stage in self.stages:
+            for name, value in stage.counters.items():
+                total[name] = total.get(name, 0) + value
+        return total
+
+
+Report = Callable[[str, StagePlan, Event | None], None]
+
+
+def run(
+    job: Job | Callable[..., Any],
+    *inputs: str | Sequence[str] | Source,
+    output: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+    report: Report | None = None,
+) -> RunResult:
+    """Run ``job`` on ``inputs`` and publish its result at ``output``.
+
+    Args:
+        job: a ``Job``, or a plain function from datasets to a dataset.
+        inputs: one per dataset that the job takes: a URL, path, pattern or folder, or several.
+        output: URL of the folder to make; without it the records come back in the result.
+        parameters: values of the job's keyword-only parameters.
+        options: how to run.
+        report: called at the start of a stage and for each event, for progress bars.
+
+    Raises:
+        BadJob, MissingInput, OutputExists: before anything was read or written.
+        JobError: the run failed; there is no output and nothing is left behind.
+    """
+    if not isinstance(job, Job):
+        job = Job(function=job, name=job.__name__, doc=inspect.cleandoc(job.__doc__ or ""))
+    options = options or Options()
+    remove_abandoned()
+    with ExitStack() as stack:
+        scratch = stack.enter_context(Scratch())
+        sources = [_source(given, options, scratch.folder) for given in inputs]
+        if output is not None:
+            publish.check_output(output, [u for s in sources for u in s.urls], options)
+        run_id, folder = new_run(job.name)
+        engine = _Run(job=job, run_id=run_id, folder=folder, options=options, scratch=scratch, report=report)
+        record: dict[str, Any] = {
+            "run": run_id, "job": job.name, "command": sys.argv, "started": time.time(),
+            "inputs": [list(s.urls) for s in sources], "output": output, "parameters": dict(parameters or {}),
+            "engine": "mapreduce", "outcome": "failed",
+        }  # fmt: skip
+        began = time.perf_counter()
+        try:
+            result = engine.run(sources, dict(parameters or {}), output, began)
+            record["outcome"] = "done"
+            return result
+        except KeyboardInterrupt:
+            record["outcome"] = "interrupted"
+            raise
+        except JobError as error:
+            record["error"] = str(error)
+            record["traceback"] = getattr(error, "traceback_text", "")
+            raise
+        finally:
+            engine.close()
+            record["seconds"] = time.perf_counter() - began
+            record["stages"] = [vars(s) for s in engine.reports]
+            write_record(folder, record)
+
+
+class _Run:
+    """The state of one run: what has been made so far, and the worker pool."""
+
+    def __init__(
+        self,
+        *,
+        job: Job,
+        run_id: str,
+        folder: Path,
+        options: Options,
+        scratch: Scratch,
+        report: Report | None,
+    ) -> None:
+        self.job = job
+        self.run_id = run_id
+        self.folder = folder
+        self.options = options
+        self.scratch = scratch
+        self.report = report
+        self.reports: list[StageReport] = []
+        self.made: dict[object, Made] = {}
+        self.pool: Pool | None = None
+        self.store = f"{options.store.rstrip('/')}/runs/{run_id}"
+        if options.store.endswith("://"):
+            self.store = f"{options.store}runs/{run_id}"
+        self.wrote_store = False
+
+    def run(
+        self, sources: list[Source], parameters: dict[str, Any], output: str | None, began: float
+    ) -> RunResult:
+        try:
+            built = self.job.build([Dataset(source=s) for s in sources], parameters)
+        except JobError:
+            raise
+        except Exception as error:
+            import traceback
+
+            raise FunctionFailed(
+                f"job {self.job.name!r}: building the plan raised {type(error).__name__}: {error}",
+                traceback.format_exc(),
+            ) from error
+        final = self._drive(built)
+        if final.stage is None:
+            raise BadJob(f"job {self.job.name!r} returns its input; it has no stage to run")
+        if output is None:
+            made = self._materialise(final)
+            records = self._rows(made)
+            seconds = time.perf_counter() - began
+            return RunResult(
+                run=self.run_id, job=self.job.name, output=None, seconds=seconds,
+                stages=tuple(self.reports), records=records,
+            )  # fmt: skip
+        with publish.Staging(output, self.run_id, self.options) as staging:
+            self._materialise(final, staging)
+            staging.publish()
+        return RunResult(
+            run=self.run_id, job=self.job.name, output=output, seconds=time.perf_counter() - began,
+            stages=tuple(self.reports),
+        )  # fmt: skip
+
+    def _drive(self, built: Any) -> Dataset:
+        """Send a generator job the records that it asks for, until it returns its dataset."""
+        if inspect.isgenerator(built):
+            try:
+                wanted = next(built)
+                while True:
+                    self._check_dataset(wanted, "yielded")
+                    wanted = built.send(self._rows(self._materialise(wanted)))
+            except StopIteration as stop:
+                built = stop.value
+        return self._check_dataset(built, "returned")
+
+    def _check_dataset(self, value: Any, verb: str) -> Dataset:
+        if not isinstance(value, Dataset):
+            raise BadJob(
+                f"job {self.job.name!r} {verb} {type(value).__name__}; a job returns (or yields) a dataset, "
+                "which is what calling a Stage on datasets gives"
+            )
+        return value
+
+    def _rows(self, made: Made) -> list[Any]:
+        if made.schema is None:
+            return read_all_records(made.source)
+        return [tuple(row.values()) for batch in read_all_batches(made.source) for row in batch.to_pylist()]
+
+    def _materialise(self, wanted: Dataset, staging: publish.Staging | None = None) -> Made:
+        if wanted.stage is None:
+            assert wanted.source is not None
+            return Made(source=wanted.source, schema=None)
+        steps = [d for d in plan(wanted) if d.computation not in self.made]
+        if staging is not None and (not steps or steps[-1].computation is not wanted.computation):
+            # The result was needed for a decision of the job and is in the store: write it out once more.
+            from .job import Stage
+
+            copy = Stage(name="output")(wanted)
+            steps = [copy]
+        for step in steps:
+            last = staging is not None and step is steps[-1]
+            self.made[step.computation] = self._run_stage(step, staging if last else None)
+        return self.made[steps[-1].computation if staging is not None else wanted.computation]
+
+    def _run_stage(self, dataset: Dataset, staging: publish.Staging | None) -> Made:
+        stage = dataset.stage
+        assert stage is not None
+        number = len(self.reports) + 1
+        if staging is None:
+            folder = f"{self.store}/{number:02d}-{_safe(stage.title)}"
+            self.wrote_store = True
+        else:
+            folder = staging.folder
+        planned = plan_stage(
+            dataset, self.made, self.options, folder=folder, final=staging is not None, job_name=self.job.name
+        )
+        filesystem = publish.open_folder(folder, planned.program.output.storage_options)
+        began = time.perf_counter()
+        if self.report is not None:
+            self.report("stage", planned, None)
+
+        def commit(kind: str, index: int, result: Any) -> None:
+            publish.commit_part(filesystem, planned.program.output, result)
+
+        def on_event(event: Event) -> None:
+            if self.report is not None:
+                self.report("event", planned, event)
+
+        run_tasks = run_stage_sequential if self.options.workers == 0 else run_stage
+        outcome = run_tasks(
+            self._pool(), maps=planned.maps, reduces=planned.reduces, program=planned.program,
+            on_event=on_event, max_attempts=self.options.max_attempts, commit=commit,
+        )  # fmt: skip
+        maps, parts = outcome.map_results, outcome.reduce_results or outcome.map_results
+        self.reports.append(
+            StageReport(
+                stage=stage.title,
+                maps=len(planned.maps),
+                reduces=len(planned.reduces),
+                seconds=time.perf_counter() - began,
+                rows_in=sum(m.rows_in for m in maps),
+                bytes_in=sum(m.bytes_in for m in maps),
+                shuffle_rows=sum(m.rows for m in maps) if planned.reduces else 0,
+                shuffle_bytes=sum(m.bytes for m in maps) if planned.reduces else 0,
+                rows_out=sum(p.rows for p in parts),
+                bytes_out=sum(p.bytes for p in parts),
+                through_store=staging is None,
+                counters=dict(outcome.counters),
+                attempts=tuple(outcome.rows),
+            )  # fmt: skip
+        )
+        if self.report is not None:
+            self.report("done", planned, None)
+        return planned.made
+
+    def _pool(self) -> Pool:
+        if self.pool is None:
+            self.pool = Pool(
+                self.options.workers, memory_bytes=self.options.memory_bytes,
+                timeout_s=self.options.timeout_s, scratch=self.scratch.folder, log_folder=str(self.folder),
+            )  # fmt: skip
+        return self.pool
+
+    def close(self) -> None:
+        """Stop the workers and drop what the run put into the store."""
+        if self.pool is not None:
+            self.pool.close()
+        if self.wrote_store:
+            publish.drop_folder(self.store, self.options.store_options)
+
+
+def _source(given: str | Sequence[str] | Source, options: Options, scratch_folder: str) -> Source:
+    if isinstance(given, Source):
+        return given
+    urls = (given,) if isinstance(given, (str, Path)) else tuple(given)
+    urls = tuple(str(u) for u in urls)
+    if "-" in urls:
+        urls = tuple(_spool_stdin(scratch_folder) if u == "-" else u for u in urls)
+    return Source(
+        urls=urls, format=options.input_format, errors=options.errors, delimiter=options.delimiter,
+        storage_options=options.storage_options,
+    )  # fmt: skip
+
+
+def _spool_stdin(folder: str) -> str:
+    """Copy standard input to a file: splits and retries need to read it more than once."""
+    import shutil
+
+    path = os.path.join(folder, "stdin")
+    with open(path, "wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+    return path
+
+
+def _safe(title: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in title)[:40]
+
+
+__all__ = ["Options", "Report", "RunResult", "StageReport", "replace", "run"]

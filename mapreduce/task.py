@@ -1,0 +1,436 @@
+"""What a worker does for one stage: read a split, run the user's functions, shuffle, write a part.
+
+A ``StageProgram`` is built by the runner, travels to each worker once per stage and is asked to run
+single tasks there.  It knows nothing of other tasks, of retries or of where it runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from .errors import FunctionFailed, JobError
+from .inputs import Source, read_batches, read_records
+from .job import Stage, inject
+from .merge import merge
+from .outputs import extension_of, open_sink
+from .records import RecordBuffer, iterate_groups, iterate_tagged_groups, to_pairs
+from .runs import Run
+from .shuffle import MapBuffer, Shuffle
+from .splits import Split, plan_splits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .pool import TaskInfo
+
+MAP_SHARE = 0.5  # of a worker's memory for buffered map output; the rest is for blocks, sorting and Python
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapWork:
+    """One map task: a split of one of the stage's inputs."""
+
+    input: int
+    split: Split
+
+    def describe(self) -> str:
+        return self.split.describe()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where and how a stage writes its parts."""
+
+    folder: str
+    format: str
+    compression: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def attempt_url(self, part: int, attempt: int) -> str:
+        return f"{self.folder}/{self.part_name(part)}.attempt-{attempt}"
+
+    def part_name(self, part: int) -> str:
+        return f"part-{part:05d}{extension_of(self.format, self.compression)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A part file, under the name of its attempt, waiting to be published."""
+
+    part: int
+    url: str
+    rows: int
+    bytes: int
+    bytes_in: int
+    rows_in: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mapped:
+    """Sorted runs on the worker's local disk."""
+
+    runs: tuple[Run, ...]
+    rows: int
+    bytes: int
+    bytes_in: int
+    rows_in: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What a function of the job sees of its task when it asks for ``task``."""
+
+    kind: str
+    index: int
+    attempt: int
+    worker: int
+    partitions: int
+    input: str
+
+
+@dataclass(kw_only=True)
+class StageProgram:
+    """The work of one stage, ready to run its tasks anywhere."""
+
+    stage: Stage
+    sources: tuple[Source, ...]
+    schemas: tuple[pa.Schema | None, ...]
+    output: Output
+    shuffle: Shuffle | None
+    output_schema: pa.Schema | None
+    sides: Mapping[str, Any]  # plain values, or SideSource
+    job_name: str = ""
+
+    def __post_init__(self) -> None:
+        self._loaded: dict[str, Any] | None = None
+
+    # -- map ------------------------------------------------------------------------------------
+
+    def run_map(self, payload: MapWork, task: TaskInfo) -> Written | Mapped:
+        """Run one map task; returns its runs, or its part for a stage without a shuffle."""
+        guard = Guard(self, f"input {payload.describe()}")
+        with guard:
+            available = self._available(task, payload.split.describe(), guard)
+            read = Tally()
+            if self.shuffle is None:
+                part = self._part_number(task)
+                return self._write(part, task, self._map_rows(payload, available, guard, read), read)
+            buffer = MapBuffer(
+                self.shuffle, task.scratch, (payload.input, payload.split.index),
+                int(task.memory_bytes * MAP_SHARE),
+            )  # fmt: skip
+            if self.stage.is_batch:
+                for batch in self._map_batches(payload, available, guard, read):
+                    buffer.add(batch)
+            else:
+                combine = self.stage.combine
+                groups = RecordBuffer(
+                    guard.named(inject(combine, available)) if combine else None,
+                    buffer.add,
+                    int(task.memory_bytes * MAP_SHARE / 2),
+                )
+                groups.add(self._map_pairs(payload, available, guard, read))
+                groups.finish()
+            runs = buffer.finish()
+            self._close(available)
+        rows = sum(sum(run.rows) for run in runs)
+        return Mapped(
+            runs=tuple(runs), rows=rows, bytes=sum(sum(run.bytes) for run in runs),
+            bytes_in=read.bytes, rows_in=read.rows,
+        )  # fmt: skip
+
+    def _part_number(self, task: TaskInfo) -> int:
+        return task.index
+
+    def _map_rows(self, payload: MapWork, available: dict[str, Any], guard: Guard, read: Tally) -> Any:
+        if self.stage.is_batch:
+            return self._map_batches(payload, available, guard, read)
+        return self._map_pairs(payload, available, guard, read)
+
+    def _map_batches(
+        self, payload: MapWork, available: dict[str, Any], guard: Guard, read: Tally
+    ) -> Iterator[pa.RecordBatch]:
+        function = self._map_function(payload.input)
+        bound = inject(function, available) if function else None
+        source = self.sources[payload.input]
+        for batch in read_batches(payload.split, source, counted=read.count):
+            read.rows += batch.num_rows
+            if bound is None:
+                yield batch
+                continue
+            guard.at(f"batch that ends at record {read.rows}")
+            result = guard.call(bound, batch)
+            if result is None:
+                continue
+            if hasattr(result, "num_rows"):
+                yield result
+            else:
+                yield from guard.iterate(result)
+
+    def _map_pairs(
+        self, payload: MapWork, available: dict[str, Any], guard: Guard, read: Tally
+    ) -> Iterator[tuple[Any, Any]]:
+        function = self._map_function(payload.input)
+        chunks = read_records(payload.split, self.sources[payload.input], counted=read.count)
+        if function is None:
+            for keys, values in chunks:
+                read.rows += len(values)
+                yield from zip(keys, values, strict=False)
+            return
+        bound = guard.named(inject(function, available))
+        for keys, values in chunks:
+            # map() and chain run the user's function without a frame of ours per record.
+            watched = guard.watch(keys)
+            yield from itertools.chain.from_iterable(map(_filled(bound), watched, values))
+            read.rows += len(values)
+
+    def _map_function(self, number: int) -> Callable[..., Any] | None:
+        maps = self.stage.maps()
+        return maps[number] if len(maps) > 1 else maps[0]
+
+    # -- reduce ---------------------------------------------------------------------------------
+
+    def run_reduce(self, payload: int, mapped: Sequence[Mapped], task: TaskInfo) -> Written:
+        """Merge one partition of all maps' runs, reduce it and write its part."""
+        assert self.shuffle is not None
+        guard = Guard(self, f"partition {payload}")
+        with guard:
+            available = self._available(task, f"partition {payload}", guard)
+            runs = sorted((run for m in mapped for run in m.runs), key=lambda run: run.order)
+            read = Tally()
+            read.bytes = sum(run.bytes[payload] for run in runs)
+            read.rows = sum(run.rows[payload] for run in runs)
+            memory_bytes = int(task.memory_bytes * MAP_SHARE)
+            rows = self._reduced(runs, payload, memory_bytes, available, guard)
+            written = self._write(payload, task, rows, read)
+            self._close(available)
+        return written
+
+    def _reduced(
+        self, runs: list[Run], partition: int, memory_bytes: int, available: dict[str, Any], guard: Guard
+    ) -> Any:
+        assert self.shuffle is not None
+        stage = self.stage
+        if stage.is_batch:
+            merged = merge(runs, partition, self.shuffle, memory_bytes)
+            if stage.reduce_batch is None:
+                return merged
+            return guard.iterate(guard.call(inject(stage.reduce_batch, available), merged))
+        function = stage.reduce or stage.reduce_stream
+        assert function is not None
+        bound = guard.named(inject(function, available))
+        tagged = len(stage.maps()) > 1
+        groups: Iterator[tuple[Any, Any]]
+        if tagged:
+            groups = iterate_tagged_groups(
+                runs,
+                partition,
+                self.shuffle,
+                memory_bytes,
+                inputs=len(stage.maps()),
+                group_fields=stage.group,
+            )
+        else:
+            groups = iterate_groups(merge(runs, partition, self.shuffle, memory_bytes), stage.group)
+        if stage.reduce_stream is not None:
+            return guard.iterate(bound(groups) or ())
+        if tagged:
+            spread = ((key, *values) for key, values in groups)
+            return itertools.chain.from_iterable(
+                itertools.starmap(_filled(bound), guard.watch_groups(spread))
+            )
+        return itertools.chain.from_iterable(itertools.starmap(_filled(bound), guard.watch_groups(groups)))
+
+    # -- common ---------------------------------------------------------------------------------
+
+    def _write(self, part: int, task: TaskInfo, rows: Any, read: Tally) -> Written:
+        output = self.output
+        url = output.attempt_url(part, task.attempt)
+        schema = self.output_schema if self.stage.is_batch else None
+        sink = open_sink(
+            url, format=output.format, compression=output.compression,
+            storage_options=output.storage_options, schema=schema,
+        )  # fmt: skip
+        try:
+            if self.stage.is_batch:
+                for batch in rows:
+                    sink.write_batch(batch)
+            else:
+                for chunk in _chunks(rows, 5_000):
+                    sink.write_records(chunk)
+            count, size = sink.close()
+        except BaseException:
+            sink.abort()
+            raise
+        return Written(part=part, url=url, rows=count, bytes=size, bytes_in=read.bytes, rows_in=read.rows)
+
+    def _available(self, task: TaskInfo, place: str, guard: Guard) -> dict[str, Any]:
+        partitions = self.shuffle.partitions if self.shuffle else 0
+        view = View(
+            kind=task.kind, index=task.index, attempt=task.attempt, worker=task.worker,
+            partitions=partitions, input=place,
+        )  # fmt: skip
+        available = {"side": self._side(), "counters": task.counters, "task": view, "state": None}
+        if self.stage.setup is not None:
+            available["state"] = guard.call(inject(self.stage.setup, available))
+        return available
+
+    def _close(self, available: dict[str, Any]) -> None:
+        if self.stage.teardown is not None:
+            inject(self.stage.teardown, available)()
+
+    def _side(self) -> dict[str, Any]:
+        if self._loaded is None:
+            self._loaded = {
+                name: value.load() if isinstance(value, SideSource) else value
+                for name, value in self.sides.items()
+            }
+        return self._loaded
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideSource:
+    """A side dataset, read whole by each worker on first use: a table for batches, else a list of pairs."""
+
+    source: Source
+    batches: bool
+
+    def load(self) -> Any:
+        """Read the dataset.
+
+        Returns:
+            ``pa.Table`` for batches, else the list of ``(key, value)``.
+        """
+        if self.batches:
+            import pyarrow as pa
+
+            found = list(read_all_batches(self.source))
+            return pa.Table.from_batches(found) if found else None
+        return read_all_records(self.source)
+
+
+def read_all_batches(source: Source) -> Iterator[pa.RecordBatch]:
+    """Read a whole dataset as batches, in order."""
+    for split in plan_splits(source, split_bytes=64 << 20):
+        yield from read_batches(split, source, counted=lambda size: None)
+
+
+def read_all_records(source: Source) -> list[tuple[Any, Any]]:
+    """Read a whole dataset as ``(key, value)`` pairs, in order."""
+    pairs: list[tuple[Any, Any]] = []
+    for split in plan_splits(source, split_bytes=64 << 20):
+        for keys, values in read_records(split, source, counted=lambda size: None):
+            pairs.extend(zip(keys, values, strict=False))
+    return pairs
+
+
+@dataclass
+class Tally:
+    """What a task has read so far."""
+
+    bytes: int = 0
+    rows: int = 0
+
+    def count(self, size: int) -> None:
+        self.bytes += size
+
+
+class Guard:
+    """Knows where in the job a task is, so that an error of the user's function can say so."""
+
+    def __init__(self, program: StageProgram, place: str) -> None:
+        self.program = program
+        self.place = place
+        self.record: Any = None
+        self.function: Callable[..., Any] | None = None
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, frames: Any) -> None:
+        if error is None or isinstance(error, JobError) or not isinstance(error, Exception):
+            return
+        user_frames = [f for f in traceback.extract_tb(frames) if not _is_ours(f.filename)]
+        if not user_frames or (isinstance(error, OSError) and not self._in_user_code(user_frames)):
+            return  # not the user's: the runner reports it as it is
+        at = f", record {self.record}" if self.record is not None else ""
+        text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(user_frames)])
+        text += "".join(traceback.format_exception_only(error))
+        raise FunctionFailed(
+            f"job {self.program.job_name!r}, stage {self.program.stage.title!r}, {self.place}{at}: "
+            f"{type(error).__name__}: {error}",
+            text,
+        ) from None
+
+    def _in_user_code(self, frames: list[traceback.FrameSummary]) -> bool:
+        return any("site-packages" not in f.filename for f in frames)
+
+    def at(self, record: Any) -> None:
+        self.record = record
+
+    def named(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.function = function
+        return function
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+    def iterate(self, values: Iterable[Any]) -> Iterator[Any]:
+        yield from values
+
+    def watch(self, keys: Iterable[Any]) -> Iterator[Any]:
+        for key in keys:
+            self.record = key
+            yield key
+
+    def watch_groups(self, groups: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        for group in groups:
+            self.record = f"with key {group[0]!r}"
+            yield group
+
+
+def _is_ours(filename: str) -> bool:
+    import os
+
+    ours = os.path.dirname(os.path.abspath(__file__))
+    return os.path.dirname(os.path.abspath(filename)) == ours
+
+
+def _filled(function: Callable[..., Any]) -> Callable[..., Iterable[tuple[Any, Any]]]:
+    """Let a function that is no generator return None for no output; a result that is no iterable is named."""
+    import functools
+    import inspect
+
+    inner = function.func if isinstance(function, functools.partial) else function
+    if inspect.isgeneratorfunction(inner):
+        return cast("Callable[..., Iterable[tuple[Any, Any]]]", function)
+
+    def filled(*args: Any) -> Iterable[tuple[Any, Any]]:
+        result = function(*args)
+        if result is None:
+            return ()
+        if not isinstance(result, Iterable) or isinstance(result, (str, bytes, dict)):
+            name = getattr(inner, "__name__", repr(inner))
+            raise FunctionFailed(
+                f"{name} returned {type(result).__name__} for key {args[0]!r}; "
+                "it must yield (key, value) pairs, return an iterable of them, or return None"
+            )
+        return result
+
+    return filled
+
+
+def _chunks(rows: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple[Any, Any]]]:
+    iterator = iter(rows)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
+
+
+__all__ = [
+    "MapWork", "Mapped", "Output", "SideSource", "StageProgram", "View", "Written",
+    "read_all_batches", "read_all_records", "to_pairs",
+]  # fmt: skip

@@ -1,0 +1,49 @@
+"""The rooms of the house know only what they may know."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("gfs_sim", "mapreduce", "dag", "jobs")
+MAY_IMPORT = {"gfs_sim": set(), "mapreduce": set(), "dag": set(), "jobs": {"gfs_sim", "mapreduce", "dag"}}
+PURE = ("mapreduce/coordinator.py",)
+IMPURE = {"os", "time", "threading", "fsspec", "dask", "distributed", "subprocess", "socket"}
+
+
+def imported_at(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_it_may(room: str) -> None:
+    for path in sorted((ROOT / room).rglob("*.py")):
+        wrong = (imported_at(path) & set(ROOMS)) - MAY_IMPORT[room] - {room}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_a_pure_module_has_no_clock_and_no_files(module: str) -> None:
+    assert not imported_at(ROOT / module) & IMPURE
+
+
+def test_the_help_page_loads_no_heavy_library() -> None:
+    code = (
+        "import sys; from jobs.cli import mr; mr.main(['--help'], standalone_mode=False);"
+        "heavy = {'pyarrow', 'numpy', 'dask', 'pandas', 'fsspec'} & set(sys.modules);"
+        "sys.exit(f'loaded {sorted(heavy)}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "generate" in done.stdout
