@@ -261,12 +261,12 @@ class Job:
 
 
 def job(function: JobFunction) -> Job:
-    """Make a job of a function from datasets to a dataset (or of a generator, for loops that end on a condition)."""
+    """Make a job of a function from datasets to a dataset (a generator: loops that end on a condition)."""
     return Job(function=function, name=function.__name__, doc=inspect.cleandoc(function.__doc__ or ""))
 
 
 def plan(result: Dataset, done: Iterable[Dataset] = ()) -> list[Dataset]:
-    """Return the datasets that stages make, inputs before users, ``result`` last; those in ``done`` are left out.
+    """Return the datasets that stages make, inputs first, ``result`` last; those in ``done`` are left out.
 
     >>> from mapreduce.inputs import Source
     >>> text = Dataset(source=Source(urls=("a.txt",)))
@@ -292,7 +292,7 @@ def plan(result: Dataset, done: Iterable[Dataset] = ()) -> list[Dataset]:
 
 
 def inject(function: Callable[..., Any], available: Mapping[str, Any]) -> Callable[..., Any]:
-    """Bind what ``function`` asks for by keyword-only parameter names; the function itself if it asks for nothing."""
+    """Bind what ``function`` asks for by keyword-only parameter names."""
     wanted = {name: available[name] for name in _wanted(function) if name in available}
     return functools.partial(function, **wanted) if wanted else function
 

@@ -136,8 +136,8 @@ def _map_schema(stage: Stage, inputs: list[Made]) -> pa.Schema:
     for other in schemas[1:]:
         if not other.equals(schemas[0]):
             raise BadJob(
-                f"stage {stage.title!r}: its inputs have different schemas ({', '.join(schemas[0].names)} and "
-                f"{', '.join(other.names)}); give schema="
+                f"stage {stage.title!r}: its inputs have different schemas "
+                f"({', '.join(schemas[0].names)} and {', '.join(other.names)}); give schema="
             )
     return schemas[0]
 

@@ -321,7 +321,7 @@ class _Run:
                 through_store=staging is None,
                 counters=dict(outcome.counters),
                 attempts=tuple(outcome.rows),
-            )  # fmt: skip
+            )
         )
         if self.report is not None:
             self.report("done", planned, None)

@@ -401,7 +401,7 @@ def _is_ours(filename: str) -> bool:
 
 
 def _filled(function: Callable[..., Any]) -> Callable[..., Iterable[tuple[Any, Any]]]:
-    """Let a function that is no generator return None for no output; a result that is no iterable is named."""
+    """Let a function that is no generator return None for no output; name a result that is no iterable."""
     import functools
     import inspect
 

@@ -59,7 +59,7 @@ def mr() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run ``mr``; exit 0 for success, 1 for a failure told in one line, 2 for a wrong command line, 130 for Ctrl-C."""
+    """Run ``mr``: exit 0, or 1 for a failure, 2 for a wrong command line, 130 for Ctrl-C."""
     try:
         code = mr.main(args=arguments, prog_name="mr", standalone_mode=False)
         sys.stdout.flush()
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def known_failure(error: Exception) -> str | None:
-    """Return the one line for a failure that is the input's, the machine's or the job's; None for our own bugs."""
+    """Return the one line for a failure of input, machine or job; None for a bug of ours."""
     kinds: list[Any] = [OSError]
     for module, name in (("mapreduce.errors", "JobError"), ("gfs_sim.errors", "StoreError")):
         if module in sys.modules:

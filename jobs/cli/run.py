@@ -187,7 +187,10 @@ def runs(as_json: bool) -> None:
 @click.argument("run_id", metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="The whole record.")
 def log(run_id: str, as_json: bool) -> None:
-    """Show what a run did and what its workers printed; RUN is an identity, a unique part of it, or `last`."""
+    """Show what a run did and what its workers printed.
+
+    RUN is an identity, its unique beginning or end, or `last`.
+    """
     from mapreduce.home import find_run
 
     folder = find_run(run_id)
@@ -203,8 +206,8 @@ def log(run_id: str, as_json: bool) -> None:
         click.echo(record["traceback"].rstrip())
     for stage in record.get("stages", []):
         click.echo(
-            f"stage {stage['stage']}: {stage['maps']} maps, {stage['reduces']} reduces, {stage['seconds']:.2f} s, "
-            f"{stage['rows_in']:,} records in, {stage['rows_out']:,} out"
+            f"stage {stage['stage']}: {stage['maps']} maps, {stage['reduces']} reduces, "
+            f"{stage['seconds']:.2f} s, {stage['rows_in']:,} records in, {stage['rows_out']:,} out"
         )
     for file in sorted(folder.glob("*.log")):
         text = file.read_text(errors="replace")
