@@ -154,10 +154,17 @@ def summarise(result: RunResult) -> None:
     table.add_column("written to")
     for stage in result.stages:
         table.add_row(
-            stage.stage, str(stage.maps), str(stage.reduces), f"{stage.rows_in:,}", format_size(stage.bytes_in),
-            format_size(stage.shuffle_bytes), f"{stage.rows_out:,}", format_size(stage.bytes_out),
-            f"{stage.seconds:.2f} s", "store" if stage.through_store else "output",
-        )  # fmt: skip
+            stage.stage,
+            str(stage.maps),
+            str(stage.reduces),
+            f"{stage.rows_in:,}",
+            format_size(stage.bytes_in),
+            format_size(stage.shuffle_bytes),
+            f"{stage.rows_out:,}",
+            format_size(stage.bytes_out),
+            f"{stage.seconds:.2f} s",
+            "store" if stage.through_store else "output",
+        )
     console = Console(stderr=True)
     console.print(table)
     for name, value in sorted(result.counters.items()):
