@@ -1,8 +1,8 @@
 """Write input data of any size: text, sort records, access logs, points and graphs.
 
-The same arguments give the same bytes.  Data is made and written block by block, so memory does not grow with the
-size.  It is written beside its place and renamed: at PATH stands the whole file or nothing.  A name that ends in
-.gz, .bz2 or .zst is compressed; sizes count what was compressed.
+The same arguments give the same bytes.  Data is made and written block by block, so memory does not grow with
+the size.  It is written beside its place and renamed: at PATH stands the whole file or nothing.  A name that
+ends in .gz, .bz2 or .zst is compressed; sizes count the bytes before compression.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-import fsspec
 import pyarrow as pa
 
-from jobs import synthetic_lines, synthetic_points
+from jobs import synthetic_lines, synthetic_logs, synthetic_points
 from jobs.synthetic_lines import Block
-from mapreduce.errors import BadJob, OutputExists, OutputFailed
+from mapreduce.errors import BadJob, JobError, OutputExists, OutputFailed
+from mapreduce.files import CountedWriter, filesystem, first_line, is_local, local_path
 
 KINDS = ("text", "records", "logs", "points", "graph")
 LINES = ("fixed", "variable")
@@ -48,8 +48,8 @@ def generate(
 ) -> Generated:
     """Write whole lines of ``kind`` up to ``size_bytes`` (one line at least) to ``url``.
 
-    ``lines`` is for records, ``features`` for points and ``nodes`` for graphs.  Points for a name that ends in
-    .parquet are a Parquet file, in which ``size_bytes`` counts 8 bytes per value.
+    ``lines`` is for records, ``features`` for points and ``nodes`` for graphs.  Points for a name that ends
+    in .parquet are a Parquet file, in which ``size_bytes`` counts 8 bytes per value.
 
     Raises:
         BadJob: an argument is outside its range.
@@ -90,7 +90,7 @@ def generate(
         blocks = {
             "text": synthetic_lines.text_blocks,
             "records": synthetic_lines.record_blocks,
-            "logs": synthetic_lines.log_blocks,
+            "logs": synthetic_logs.log_blocks,
         }[kind](seed)
 
     def write_lines(file: BinaryIO) -> Generated:
@@ -121,32 +121,36 @@ def _write_up_to(file: BinaryIO, blocks: Iterator[Block], size_bytes: int) -> tu
 
 def _publish(url: str, overwrite: bool, write: Callable[[BinaryIO], Generated]) -> Generated:
     """Have ``write`` fill a file beside ``url``, then rename it to ``url``; leave nothing when that fails."""
+    folder, slash, name = url.rstrip("/").rpartition("/")
+    temporary = f"{folder}{slash}.{name}.{uuid.uuid4().hex[:12]}.tmp"
     try:
-        fs, path = fsspec.url_to_fs(url)
-    except (ValueError, ImportError) as error:
-        raise BadJob(f"cannot write to {url}: {error}") from error
-    folder, _, name = path.rstrip("/").rpartition("/")
-    temporary = f"{folder}/.{name}.{uuid.uuid4().hex[:12]}.tmp"
-    try:
-        if fs.isdir(path):
+        if is_local(url):
+            path, from_path = local_path(url), local_path(temporary)
+            is_folder, exists = os.path.isdir(path), os.path.lexists(path)
+        else:
+            fs, path = filesystem(url, {})
+            _, from_path = filesystem(temporary, {})
+            is_folder, exists = fs.isdir(path), fs.exists(path)
+        if is_folder:
             raise OutputExists(f"{url} is a folder; name a file to write")
-        if fs.exists(path) and not overwrite:
+        if exists and not overwrite:
             raise OutputExists(f"{url} exists; choose another name or add --overwrite")
-        if folder:
-            fs.makedirs(folder, exist_ok=True)
+        raw = CountedWriter(temporary, {})
         try:
-            with fs.open(temporary, "wb") as raw, _compressed(raw, url) as file:
+            with _compressed(raw, url) as file:
                 made = write(file)
-            fs.mv(temporary, path)
+            raw.close()
+            if is_local(url):
+                os.replace(from_path, path)
+            else:
+                fs.mv(from_path, path)
         except BaseException:
-            with contextlib.suppress(Exception):
-                fs.rm_file(temporary)
+            raw.discard()
             raise
+    except JobError:
+        raise
     except OSError as error:
-        if isinstance(error, OutputExists):
-            raise
-        reason = error.strerror or str(error)
-        raise OutputFailed(f"cannot write {url}: {reason}; nothing was left there") from error
+        raise OutputFailed(f"cannot write {url}: {first_line(error)}; nothing was left there") from error
     return made
 
 

@@ -39,9 +39,9 @@ def format_size(size_bytes: float) -> str:
     """
     if size_bytes < 1000:
         return f"{size_bytes:.0f} B"
-    value = float(size_bytes)
-    for unit in _UNITS[1:]:
-        value /= 1000
+    value, unit = size_bytes / 1000, "K"
+    for larger in _UNITS[2:]:
         if value < 999.5:
             break
+        value, unit = value / 1000, larger
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}B"

@@ -1,13 +1,13 @@
 """Lines made by arithmetic: sort records, text, access logs and graph edges, block after block.
 
-Each function is an endless iterator of :class:`Block` values and holds one block at a time.  The bytes depend on
-the arguments alone: random bits come from PCG64, whose stream numpy promises to keep, and all else is integer
-arithmetic or a correctly rounded operation.  Nothing here opens a file or knows about sizes.
+Each function is an endless iterator of :class:`Block` values and holds one block at a time; a block is
+valid until the next is asked for.  The bytes depend on the arguments alone: random bits come from PCG64,
+whose stream numpy promises to keep, and all else is integer arithmetic or a correctly rounded operation.
+Nothing here opens a file or knows about sizes.
 """
 
 from __future__ import annotations
 
-import datetime
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,7 +62,8 @@ def _hex_digits(numbers: UInt64s) -> npt.NDArray[np.uint8]:
     """Return 16 upper-case hexadecimal digits for each number, shape (n, 16)."""
     pairs = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), np.uint16)
     big_endian = numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
-    return pairs[big_endian].view(np.uint8)
+    digits: npt.NDArray[np.uint8] = pairs[big_endian].view(np.uint8)
+    return digits
 
 
 def _printable(bits: Bits, shape: tuple[int, int]) -> npt.NDArray[np.uint8]:
@@ -71,19 +72,20 @@ def _printable(bits: Bits, shape: tuple[int, int]) -> npt.NDArray[np.uint8]:
 
 
 def _filler(bits: Bits, rows: int, groups: int) -> npt.NDArray[np.uint8]:
-    """Return ``groups`` random hexadecimal digits per row, each written four times, shape (rows, 4 * groups)."""
+    """Return ``groups`` random hexadecimal digits per row, each four times, shape (rows, 4 * groups)."""
     quads = np.frombuffer("".join(digit * 4 for digit in "0123456789ABCDEF").encode(), np.uint32)
     digits = bits.words(-(-rows * groups // 8)).view(np.uint8)[: rows * groups].reshape(rows, groups) & 15
-    return quads[digits].view(np.uint8)
+    filler: npt.NDArray[np.uint8] = quads[digits].view(np.uint8)
+    return filler
 
 
 def record_blocks(seed: int) -> Iterator[Block]:
     """Yield sort records of 100 bytes in gensort's ASCII layout, ended by a single LF.
 
-    Ten random printable characters, two spaces, the record number in 32 hexadecimal digits, two spaces, 13 random
-    digits four times each.  gensort ends that with CR LF; here the CR's place is a 53rd filler character (the last
-    digit once more), so that records keep their 100 bytes and no tool has to decide whether CR is data
-    (http://www.ordinal.com/gensort.html).
+    Ten random printable characters, two spaces, the record number in 32 hexadecimal digits, two spaces, 13
+    random digits four times each.  gensort ends that with CR LF; here the CR's place is a 53rd filler
+    character (the last digit once more), so that records keep their 100 bytes and no tool has to decide
+    whether CR is data (http://www.ordinal.com/gensort.html).
     """
     bits = Bits(seed, "records")
     rows = _RECORDS_PER_BLOCK
@@ -98,13 +100,13 @@ def record_blocks(seed: int) -> Iterator[Block]:
         block[:, 46:98] = _filler(bits, rows, 13)
         block[:, 98] = block[:, 97]
         first += rows
-        yield Block(data=memoryview(block.reshape(-1)), ends=ends)
+        yield Block(data=block.reshape(-1).data, ends=ends)
 
 
 def variable_record_blocks(seed: int) -> Iterator[Block]:
-    """Yield records as :func:`record_blocks` whose key has 1 to 19 characters and whose filler 0 to 27 digits.
+    """Yield records as :func:`record_blocks` with a key of 1 to 19 characters and a filler of 0 to 27 digits.
 
-    Lines have 38 to 164 bytes, 101 on average, and short keys are followed by spaces, so some pairs of lines
+    Lines have 38 to 164 bytes, 101 on average.  Short keys are followed by spaces, so many pairs of lines
     differ only far behind their beginning.
     """
     bits = Bits(seed, "variable records")
@@ -117,21 +119,22 @@ def variable_record_blocks(seed: int) -> Iterator[Block]:
     first = 0
     while True:
         block[:, :key_bytes] = _printable(bits, (rows, key_bytes))
-        block[:, key_bytes + 18 : key_bytes + 34] = _hex_digits(np.arange(first, first + rows, dtype=np.uint64))
+        numbers = np.arange(first, first + rows, dtype=np.uint64)
+        block[:, key_bytes + 18 : key_bytes + 34] = _hex_digits(numbers)
         block[:, key_bytes + 36 : -1] = _filler(bits, rows, groups)
         key_start = key_bytes - 1 - bits.below(key_bytes, rows)
         filler_stop = key_bytes + 36 + 4 * bits.below(groups + 1, rows)
         kept = (column >= key_start[:, None]) & (column < filler_stop[:, None])
         kept[:, -1] = True
         first += rows
-        yield Block(data=memoryview(block[kept]), ends=np.cumsum(filler_stop - key_start + 1))
+        yield Block(data=block[kept].data, ends=np.cumsum(filler_stop - key_start + 1))
 
 
 def vocabulary(words: int = VOCABULARY_WORDS) -> list[str]:
     """Return distinct made-up words, the most frequent first: short ones early, about 3 % not ASCII."""
-    onsets = ["", "b", "c", "d", "f", "g", "h", "l", "m", "n", "p", "r", "s", "t", "th", "w", "st", "tr", "pl", "ch"]
-    vowels = ["a", "e", "i", "o", "u", "ea", "ou", "ai"]
-    codas = ["", "", "", "n", "r", "s", "t", "l", "d", "m", "ng", "st", "nd", "ck"]
+    onsets = ["", *"bcdfghlmnprst", "th", "w", "st", "tr", "pl", "ch"]
+    vowels = [*"aeiou", "ea", "ou", "ai"]
+    codas = ["", "", "", *"nrstldm", "ng", "st", "nd", "ck"]
     accents = {"a": "ä", "e": "é", "i": "ï", "o": "ø", "u": "ü", "n": "ñ", "s": "š", "c": "ç"}
     foreign = ["слово", "λόγος", "言葉", "שלום", "données", "größe", "niño", "žena"]
     # random.random() is the one method of that module whose sequence Python promises to keep.
@@ -151,11 +154,12 @@ def vocabulary(words: int = VOCABULARY_WORDS) -> list[str]:
     return list(found)
 
 
-def _rank_table(ranks: int, bits: int) -> npt.NDArray[np.int32]:
+def rank_table(ranks: int, bits: int) -> npt.NDArray[np.int32]:
     """Return 2**bits ranks whose frequencies follow Zipf's law: a random index draws one, with no search."""
     cumulative = np.cumsum(1.0 / np.arange(1, ranks + 1))
     points = (np.arange(1 << bits) + 0.5) * (cumulative[-1] / (1 << bits))
-    return np.searchsorted(cumulative, points).astype(np.int32)
+    ranks_at: npt.NDArray[np.int32] = np.searchsorted(cumulative, points).astype(np.int32)
+    return ranks_at
 
 
 def text_blocks(seed: int) -> Iterator[Block]:
@@ -163,7 +167,7 @@ def text_blocks(seed: int) -> Iterator[Block]:
     words = vocabulary()
     # Each word twice, followed by a space or by the newline: one take() is then the text itself.
     pieces = pa.array([word + " " for word in words] + [word + "\n" for word in words], pa.string())
-    table = _rank_table(len(words), _TABLE_BITS)
+    table = rank_table(len(words), _TABLE_BITS)
     bits = Bits(seed, "text")
     while True:
         last = np.cumsum(10 + bits.below(3, _LINES_PER_BLOCK)) - 1
@@ -187,8 +191,9 @@ def line_block(lines: Any) -> Block:
 def graph_blocks(seed: int, nodes: int) -> Iterator[Block]:
     """Yield edges ``source TAB target`` with power-law degrees on both sides and no self-loops.
 
-    Nodes 0 to ``nodes - 1`` come in order, each with all its edges (degree Pareto with exponent 2, 10 on average,
-    below ``nodes`` and 100,000); targets favour low numbers.  After the last node a further pass over all follows.
+    Nodes 0 to ``nodes - 1`` come in order, each with all its edges (degree Pareto with exponent 2, 10 on
+    average, at most ``nodes - 1`` and 100,000); targets favour low numbers, and an edge may occur twice.
+    After the last node a further pass over all follows.
 
     Raises:
         ValueError: ``nodes`` is not in [2, 2**31).
@@ -200,103 +205,11 @@ def graph_blocks(seed: int, nodes: int) -> Iterator[Block]:
     while True:
         sources = np.arange(first, min(first + 10_000, nodes))
         # A Pareto variable with exponent 2 and least value m is m / sqrt(u) and has mean 2 m.
-        degrees = np.minimum(5.25 / np.sqrt(bits.unit(len(sources))), min(nodes - 1, 100_000)).astype(np.int64)
-        source = np.repeat(sources, np.maximum(degrees, 1))
+        degrees = (5.25 / np.sqrt(bits.unit(len(sources)))).clip(1, min(nodes - 1, 100_000))
+        source = np.repeat(sources, degrees.astype(np.int64))
         skewed = bits.unit(len(source))
         target = np.minimum((skewed * skewed * skewed * (nodes - 1)).astype(np.int64), nodes - 2)
         target += target >= source
         newline = pc.binary_join_element_wise(pa.array(target).cast(pa.string()), "", "\n")
         yield line_block(pc.binary_join_element_wise(pa.array(source).cast(pa.string()), newline, "\t"))
         first = 0 if int(sources[-1]) == nodes - 1 else first + len(sources)
-
-
-_LOG_START = 1_767_225_600
-"""2026-01-01 00:00:00 UTC, the first second of every generated log."""
-_WINDOW_S = 3_600
-_AGENTS = (
-    "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
-    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0 Safari/537.36",
-    "Mozilla/5.0 (Macintosh; Intel Mac OS X 14_5) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/17.5 Safari/605.1",
-    "curl/8.5.0",
-    "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
-)
-
-
-def log_blocks(seed: int) -> Iterator[Block]:
-    """Yield access-log lines in Apache's combined format, in order of time, that fall into sessions.
-
-    A visit is 1 to 40 requests of one host 1 to 60 seconds apart; hosts (20,000) and pages (5,000) follow Zipf's
-    law, so the busiest hosts come back after pauses of minutes to hours and the rest after days.
-    """
-    bits = Bits(seed, "logs")
-    hosts = pa.array([f"{10 + i % 89}.{i // 89 % 256}.{i * 7 % 256}.{1 + i % 254}" for i in range(20_000)])
-    stems = vocabulary(2_000)
-    pages = pa.array(
-        ["/", *(f"/{stems[i % 40 + 50]}/{stems[i % 1900 + 60]}{i}.html".encode().decode() for i in range(1, 5_000))]
-    )
-    pages = pa.array([_quoted(page) for page in pages.to_pylist()])
-    methods = pa.array(["GET"] * 29 + ["POST"] * 2 + ["HEAD"])
-    statuses = pa.array(["200"] * 27 + ["304"] * 2 + ["301", "404", "500"])
-    agents = pa.array(_AGENTS)
-    host_table, page_table = _rank_table(len(hosts), 18), _rank_table(len(pages), 16)
-    waiting: list[Int64s] = [np.empty(0, np.int64)] * 3
-    start = _LOG_START
-    while True:
-        # Visits that begin in this window; their requests past its end wait for the next one.
-        visits = 4_000
-        begin = start + bits.below(_WINDOW_S, visits)
-        length = 1 + (40 * bits.unit(visits) ** 3).astype(np.int64).clip(0, 39)
-        visit = np.repeat(np.arange(visits), length)
-        gap = 1 + bits.below(60, len(visit))
-        first_of_visit = np.cumsum(length) - length
-        gap[first_of_visit] = 0
-        elapsed = np.cumsum(gap)
-        time = begin[visit] + elapsed - elapsed[first_of_visit][visit]
-        host = host_table[bits.below(len(host_table), visits)].astype(np.int64)[visit]
-        page = page_table[bits.below(len(page_table), len(visit))].astype(np.int64)
-        time, host, page = (
-            np.concatenate(pair) for pair in zip(waiting, (time, host, page), strict=True)
-        )
-        order = np.argsort(time, kind="stable")
-        ready = int(np.searchsorted(time[order], start + _WINDOW_S))
-        waiting = [column[order[ready:]] for column in (time, host, page)]
-        time, host, page = (column[order[:ready]] for column in (time, host, page))
-        seconds = pa.array([_apache_time(second) for second in range(start, start + _WINDOW_S)])
-        status = statuses.take(pa.array(bits.below(len(statuses), ready)))
-        size = pc.if_else(
-            pc.equal(status, "304"), "-", pa.array(200 + bits.below(50_000, ready)).cast(pa.string())
-        )
-        referer = pages.take(pa.array(page_table[bits.below(len(page_table), ready)]))
-        lines = pc.binary_join_element_wise(
-            hosts.take(pa.array(host)),
-            " - - [",
-            seconds.take(pa.array(time - start)),
-            '] "',
-            methods.take(pa.array(bits.below(len(methods), ready))),
-            " ",
-            pages.take(pa.array(page)),
-            ' HTTP/1.1" ',
-            status,
-            " ",
-            size,
-            ' "https://www.example.com',
-            referer,
-            '" "',
-            agents.take(pa.array(host % len(agents))),
-            '"\n',
-            "",
-        )
-        start += _WINDOW_S
-        yield line_block(lines)
-
-
-def _quoted(page: str) -> str:
-    """Return ``page`` as it stands in a request line: bytes that are not ASCII in percent signs."""
-    return "".join(chr(byte) if byte < 128 else f"%{byte:02X}" for byte in page.encode())
-
-
-def _apache_time(second: int) -> str:
-    moment = datetime.datetime.fromtimestamp(second, datetime.UTC)
-    # Not strftime's %b: month names must not follow the locale.
-    month = "JanFebMarAprMayJunJulAugSepOctNovDec"[3 * moment.month - 3 : 3 * moment.month]
-    return f"{moment:%d}/{month}/{moment:%Y:%H:%M:%S} +0000"

@@ -1,8 +1,8 @@
 """Labelled points for a linear classifier, as CSV lines or as a Parquet file.
 
-A point has ``features`` coordinates that are near normal (the sum of four uniform numbers) and a label: the side of
-a hyperplane through the origin on which it lies, turned over for one point in twenty.  All arithmetic is on
-integers, in units of 0.0001, so the same arguments give the same numbers everywhere.
+A point has ``features`` coordinates that are near normal (the sum of four uniform numbers) and a label: the
+side of a hyperplane through the origin on which it lies, turned over for one point in twenty.  All
+arithmetic is on integers, in units of 0.0001, so the same arguments give the same numbers everywhere.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ NOISE_ONE_IN = 20
 """One label in this many is on the wrong side."""
 
 _ROWS_PER_BLOCK = 65_536
+_REACH = -(-131_070 * 10_000 // 37_837)
+"""The largest coordinate, in units of 0.0001: four times 65,535 less the mean."""
 
 
 def hyperplane(seed: int, features: int) -> npt.NDArray[np.int64]:
@@ -37,7 +39,8 @@ def point_blocks(seed: int, features: int) -> Iterator[tuple[npt.NDArray[np.int6
     rows = max(1, min(_ROWS_PER_BLOCK, (4 << 20) // features))
     while True:
         # Four uniform numbers in [0, 65536) have standard deviation 37,837 together.
-        sums = bits.words(rows * features).view(np.uint16).reshape(rows, features, 4).sum(axis=2, dtype=np.int64)
+        uniform = bits.words(rows * features).view(np.uint16).reshape(rows, features, 4)
+        sums = uniform.sum(axis=2, dtype=np.int64)
         coordinates = (sums - 131_070) * 10_000 // 37_837
         labels = (coordinates @ weights > 0) ^ (bits.below(NOISE_ONE_IN, rows) == 0)
         yield coordinates, labels.astype(np.int64)
@@ -55,30 +58,15 @@ def csv_header(features: int) -> bytes:
 
 def csv_blocks(seed: int, features: int) -> Iterator[Block]:
     """Yield the points as CSV lines, coordinates with four decimals, without the header."""
+    decimals = pa.array([_decimal(value) for value in range(-_REACH, _REACH + 1)])
     for coordinates, labels in point_blocks(seed, features):
-        columns = [_decimals(coordinates[:, i]) for i in range(features)]
+        columns = [decimals.take(pa.array(coordinates[:, i] + _REACH)) for i in range(features)]
         ended = pa.array(["0\n", "1\n"]).take(pa.array(labels))
         yield line_block(pc.binary_join_element_wise(*columns, ended, ","))
 
 
-def _decimals(values: npt.NDArray[np.int64]) -> pa.Array:
-    """Return integers in units of 0.0001 as decimal strings."""
-    return pa.array(_texts()).take(pa.array(values + _REACH))
-
-
-_REACH = 34_641
-"""The largest coordinate: 131,070 * 10,000 // 37,837, rounded up."""
-_cached: list[pa.Array] = []
-
-
-def _texts() -> pa.Array:
-    if not _cached:
-        signs = ("-" if value < 0 else "" for value in range(-_REACH, _REACH + 1))
-        sizes = (abs(value) for value in range(-_REACH, _REACH + 1))
-        _cached.append(
-            pa.array([f"{sign}{size // 10_000}.{size % 10_000:04}" for sign, size in zip(signs, sizes, strict=True)])
-        )
-    return _cached[0]
+def _decimal(value: int) -> str:
+    return f"{'-' if value < 0 else ''}{abs(value) // 10_000}.{abs(value) % 10_000:04}"
 
 
 def write_parquet(file: BinaryIO, *, seed: int, features: int, rows: int) -> None:
