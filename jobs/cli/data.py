@@ -1,0 +1,106 @@
+"""``mr generate`` makes input, ``mr validate`` judges the output of a sort."""
+
+from __future__ import annotations
+
+import click
+
+from jobs.sizes import format_size
+
+from .options import Size
+
+# As in jobs.generate, which is not imported here so that `--help` does not load numpy; a test compares them.
+KINDS = ("text", "records", "logs", "points", "graph")
+LINES = ("fixed", "variable")
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("path")
+@click.option(
+    "--size", type=Size(), default="100MB", show_default=True, help="1MB is 10**6 bytes, 1MiB 2**20."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Same seed, same bytes."
+)
+@click.option("--lines", type=click.Choice(LINES), help="Length of records. [default: fixed, 100 bytes]")
+@click.option("--features", type=click.IntRange(min=1), help="Coordinates of points. [default: 10]")
+@click.option("--nodes", type=click.IntRange(min=2, max=2**31 - 1), help="Of a graph. [default: by size]")
+@click.option("--overwrite", is_flag=True, help="Replace PATH if it exists.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def generate(
+    kind: str,
+    path: str,
+    size: int,
+    seed: int,
+    lines: str | None,
+    features: int | None,
+    nodes: int | None,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    """Make a file of input data at PATH, any fsspec URL.
+
+    \b
+    text     lines of 10 to 12 words, frequencies as in Zipf's law, UTF-8
+    records  100-byte records in gensort's ASCII layout, to be sorted
+    logs     access logs in Apache's combined format, in order of time
+    points   labelled points for a classifier: CSV, or Parquet if PATH ends so
+    graph    edges "source TAB target" with power-law degrees
+
+    A PATH that ends in .gz, .bz2 or .zst is compressed.
+    """
+    for option, value, owner in (
+        ("lines", lines, "records"),
+        ("features", features, "points"),
+        ("nodes", nodes, "graph"),
+    ):
+        if value is not None and kind != owner:
+            raise click.UsageError(f"--{option} is for {owner}, not for {kind}")
+    from jobs import generate as generating
+
+    made = generating.generate(
+        kind,
+        path,
+        size_bytes=size,
+        seed=seed,
+        lines=lines or "fixed",
+        features=features or 10,
+        nodes=nodes,
+        overwrite=overwrite,
+    )
+    if not quiet:
+        click.echo(f"{made.url}: {made.lines:,} lines, {format_size(made.size_bytes)}")
+
+
+@click.command()
+@click.argument("input_url", metavar="INPUT")
+@click.argument("output_url", metavar="OUTPUT")
+@click.option(
+    "--key", type=click.IntRange(min=1), metavar="FIELD", help="Sorted by this field, counted from 1."
+)
+@click.option("--separator", default="", help="What separates fields. [default: blanks]")
+@click.option("--numeric", is_flag=True, help="Sorted by number.")
+@click.option("--descending", is_flag=True, help="Sorted from the greatest to the least.")
+@click.option("--quiet", is_flag=True, help="Print nothing; the exit status is the verdict.")
+def validate(
+    input_url: str,
+    output_url: str,
+    key: int | None,
+    separator: str,
+    numeric: bool,
+    descending: bool,
+    quiet: bool,
+) -> int:
+    """Check that OUTPUT is INPUT, sorted: exit 0 if valid, 1 if not.
+
+    Both are a file, a folder or a pattern. In order inside each part, in order across the parts by name,
+    and the same records as INPUT (their number, and the 128-bit sum of each one's CRC-32), as TeraValidate
+    does.
+    """
+    from jobs import validate as validating
+
+    sort_key = validating.SortKey(field=key, separator=separator, numeric=numeric, descending=descending)
+    verdict = validating.validate(input_url, output_url, sort_key)
+    if not quiet:
+        click.echo(verdict.describe(), err=not verdict.valid)
+    return 0 if verdict.valid else 1
