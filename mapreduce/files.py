@@ -1,0 +1,204 @@
+"""Opening and naming files, on this machine or behind any fsspec URL.
+
+A local path is used as it is written: no percent decoding, ``#`` and ``?`` are characters like others.  Bytes are
+counted where they pass, in ``CountedReader`` and ``CountedWriter``, so the counts are true for any URL.
+
+Nothing here knows about records, splits or formats.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fsspec
+from fsspec.core import url_to_fs
+
+from mapreduce.errors import BadInput, OutputFailed
+
+COMPRESSED_MAGIC = (
+    (b"\x1f\x8b", "gzip"),
+    (b"BZh", "bz2"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    *((bytes([0x50 + nibble]) + b"\x2a\x4d\x18", "zstd") for nibble in range(16)),  # skippable frames
+)
+"""First bytes of a compressed file.  They decide, not the file's name."""
+
+MAGIC_BYTES = 4
+
+
+def is_local(url: str) -> bool:
+    """Return whether ``url`` is a path of this machine (``file://`` counts)."""
+    return "://" not in url or url.startswith("file://")
+
+
+def local_path(url: str) -> str:
+    """Return the path behind a local ``url``."""
+    return url.removeprefix("file://")
+
+
+def filesystem(url: str, storage_options: Mapping[str, Any]) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Return the fsspec filesystem of a ``url`` that is not local, and the path inside it."""
+    try:
+        fs, path = url_to_fs(url, **storage_options)
+    except (ValueError, ImportError) as error:
+        raise BadInput(f"{url}: cannot open this kind of URL: {first_line(error)}") from error
+    return fs, path
+
+
+def url_of(fs: fsspec.AbstractFileSystem, path: str, like: str) -> str:
+    """Return the URL of ``path``, with the protocol that ``like`` is written with."""
+    if "::" in like:
+        return like.partition("://")[0] + "://" + path.lstrip("/")
+    return str(fs.unstrip_protocol(path))
+
+
+def compression_of(head: bytes) -> str | None:
+    """Return the compression that the first bytes of a file show.
+
+    >>> compression_of(bytes.fromhex("1f8b0800")), compression_of(b"plain"), compression_of(b"")
+    ('gzip', None, None)
+    """
+    return next((name for magic, name in COMPRESSED_MAGIC if head.startswith(magic)), None)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, to go into a one-line message."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+class CountedReader(io.RawIOBase):
+    """A file open for reading that reports each read, and names itself when a read fails."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any], counted: Callable[[int], None]) -> None:
+        super().__init__()
+        self.url = url
+        self._counted = counted
+        try:
+            if is_local(url):
+                self._file: Any = open(local_path(url), "rb", buffering=0)
+            else:
+                fs, path = filesystem(url, storage_options)
+                self._file = fs.open(path, "rb")
+        except OSError as error:
+            raise BadInput(f"cannot read {url}: {first_line(error)}") from error
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill ``buffer`` from the file and return how many bytes came; 0 is the end."""
+        try:
+            got = self._file.readinto(buffer)
+        except OSError as error:
+            raise BadInput(f"cannot read {self.url}: {first_line(error)}") from error
+        self._counted(got)
+        return int(got)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def open_decompressed(
+    url: str, compression: str | None, storage_options: Mapping[str, Any], counted: Callable[[int], None]
+) -> Any:
+    """Open ``url`` for reading its uncompressed bytes, with ``readinto`` and ``read``.
+
+    All members of a gzip file, streams of a bzip2 file and frames of a zstd file are read.  Reading raises ``OSError``
+    or ``ValueError`` when the compressed data is cut short or damaged; ``reading`` turns that into ``BadInput``.
+    ``counted`` gets the compressed bytes.
+    """
+    raw = CountedReader(url, storage_options, counted)
+    if compression is None:
+        return raw
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), compression)
+
+
+class CountedWriter(io.RawIOBase):
+    """A new file, open for writing, that counts its bytes and names itself when a write fails.
+
+    ``close`` publishes the file, ``discard`` leaves nothing of it.
+    """
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.url = url
+        self.bytes = 0
+        self._fs: fsspec.AbstractFileSystem | None = None
+        self._path = local_path(url)
+        try:
+            if is_local(url):
+                os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
+                self._file: Any = open(self._path, "wb", buffering=0)
+            else:
+                self._fs, self._path = filesystem(url, storage_options)
+                self._fs.makedirs(self._fs._parent(self._path), exist_ok=True)
+                self._file = self._fs.open(self._path, "wb")
+        except OSError as error:
+            raise OutputFailed(f"cannot write {url}: {first_line(error)}") from error
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.bytes
+
+    def write(self, data: Any) -> int:
+        """Write all of ``data``; a local file may take it in several pieces."""
+        view = memoryview(data).cast("B")
+        size = len(view)
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            raise OutputFailed(f"cannot write {self.url}: {first_line(error)}") from error
+        self.bytes += size
+        return size
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        try:
+            self._file.close()
+        except OSError as error:
+            raise OutputFailed(f"cannot write {self.url}: {first_line(error)}") from error
+        finally:
+            super().close()
+
+    def discard(self) -> None:
+        """Close without publishing, and remove what is there; never raises."""
+        if not self.closed:
+            try:
+                discard = getattr(self._file, "discard", None)
+                if discard is not None:
+                    discard()
+                else:
+                    self._file.close()
+            except Exception:  # the write has failed already, and its error is the one to show
+                pass
+            super().close()
+        try:
+            if self._fs is None:
+                os.unlink(self._path)
+            elif self._fs.exists(self._path):
+                self._fs.rm_file(self._path)
+        except Exception:  # as above
+            pass
