@@ -86,10 +86,12 @@ class Discard:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """End this worker; the coordinator has already taken it off its list."""
+    """End this worker, which runs ``task`` or nothing; the coordinator has already taken it off its list."""
 
     worker: int
     reason: str
+    task: Task | None
+    attempt: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +251,7 @@ class Coordinator:
     def fetch_failed(
         self, worker: int, task: Task, attempt: int, map_index: int, map_attempt: int | None, now: float
     ) -> list[Action]:
-        """A reduce could not read a map's output (``map_attempt`` None: the accepted one): that map runs again."""
+        """A reduce could not read a map's output (None: of the accepted attempt); that map runs again."""
         if not self._release(worker, task, attempt, now):
             return []
         actions: list[Action] = []
@@ -282,8 +284,9 @@ class Coordinator:
             if now - heard <= self.timeout_s:
                 break
             reason = f"was silent for {now - heard:.1f} s"
+            task, attempt = self.running(worker) or (None, 0)
+            actions.append(Stop(worker=worker, reason=reason, task=task, attempt=attempt))
             self._forget(worker, reason, actions)
-            actions.append(Stop(worker=worker, reason=reason))
         return actions + self._dispatch(now)
 
     def resumed(self, now: float) -> list[Action]:

@@ -21,16 +21,16 @@ _UNLOCKED_AGE_S = 60.0
 
 
 class Scratch:
-    """A temporary folder ``path``, gone with ``remove`` or at the end of a ``with`` block."""
+    """A temporary folder ``folder``, gone with ``remove`` or at the end of a ``with`` block."""
 
     def __init__(self, parent: str | None = None) -> None:
-        self.path = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
-        self._lock = _make_lock(self.path)
+        self.folder = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+        self._lock = _make_lock(self.folder)
 
     def remove(self) -> None:
         """Remove the folder and all in it; does nothing the second time."""
         if self._lock >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
             os.close(self._lock)
             self._lock = -1
 

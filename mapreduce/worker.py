@@ -51,7 +51,7 @@ class MapOutputLost(JobError):
 
 @dataclass(kw_only=True, eq=False)
 class TaskInfo:
-    """What an attempt knows about itself.  ``counters`` and ``progress`` reach the parent with the heartbeat."""
+    """What an attempt knows about itself; its counters and progress reach the parent with the heartbeat."""
 
     kind: str  # "map" or "reduce"
     index: int
@@ -62,10 +62,17 @@ class TaskInfo:
     counters: Counter[str] = field(default_factory=Counter)
     map_attempts: tuple[int, ...] = ()  # for a reduce: which attempt made each of its map results
 
+    rows_in: int = 0
+    bytes_in: int = 0
+
     def progress(self, rows: int = 0, bytes: int = 0) -> None:
-        """Add to the automatic counters ``map rows``, ``map bytes``, ``reduce rows`` or ``reduce bytes``."""
-        self.counters[f"{self.kind} rows"] += rows
-        self.counters[f"{self.kind} bytes"] += bytes
+        """Add to what this attempt has read so far; the parent sees it with the next heartbeat."""
+        self.rows_in += rows
+        self.bytes_in += bytes
+
+    def used(self) -> dict[str, Any]:
+        """Return counters and progress so far, as they travel."""
+        return {"counters": sendable(self.counters), "rows_in": self.rows_in, "bytes_in": self.bytes_in}
 
 
 class Program(Protocol):
@@ -79,7 +86,7 @@ class Program(Protocol):
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """Return an exception as the fields of a ``Failure``: class name, one-line message, the user's traceback."""
+    """Return an exception as the fields of a ``Failure``: class name, message, the user's traceback."""
     try:
         message = str(error)
     except Exception as broken:  # a user's __str__ may raise
@@ -172,11 +179,11 @@ class _Worker:
                         self.connection.send(b"", socket.MSG_DONTWAIT)
                 finally:
                     self.sending.release()
-                message: tuple[Any, ...] = ("beat", self.stage, None, 0, {})
+                message: tuple[Any, ...] = ("beat", self.stage, None, 0, None)
             else:
                 stage, task = current
                 self.watch_memory(stage, task)
-                message = ("beat", stage, (task.kind, task.index), task.attempt, sendable(task.counters))
+                message = ("beat", stage, (task.kind, task.index), task.attempt, task.used())
             with contextlib.suppress(OSError):
                 self.send(message)
 
@@ -249,7 +256,7 @@ class _Worker:
         if failure is not None or not keep:
             shutil.rmtree(folder, ignore_errors=True)
         used = {
-            "counters": sendable(task.counters),
+            **task.used(),
             "peak_memory_bytes": peak_memory_bytes(),
             "cpu_s": time.process_time() - started_cpu_s,
         }

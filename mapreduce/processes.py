@@ -1,0 +1,249 @@
+"""Worker processes: started, signalled, ended, with nothing left behind.
+
+Promises: a worker is a fresh interpreter (never a fork of this process, which may have threads), so scripts
+need no main guard; it leads its own session, and it and whatever it started are killed as one process
+group; its disk goes with it.  Does not: know tasks, or what workers say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+
+from .channel import Channel
+
+_TAIL_BYTES = 2000
+# One worker is one core; the user's own setting wins.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# The same sys.path as here, so that a worker imports the same modules.
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[2].split(chr(10)); "
+    "from mapreduce.worker import main; main(int(sys.argv[1]))"
+)
+
+
+class WorkerProcess:
+    """One worker process as the pool sees it."""
+
+    def __init__(
+        self, number: int, process: subprocess.Popen[bytes], channel: Channel, folder: str, log: str
+    ):
+        self.number = number
+        self.process = process
+        self.channel = channel
+        self.folder = folder
+        self.log = log
+        self.ready = False
+        self.started = time.monotonic()
+        self.stage = -1  # the stage whose program it has
+        self.has_maps: dict[int, int] = {}  # map -> attempt whose result it has
+        self.attempt_started = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """True if the process has ended; it is not reaped, so its id stays taken and can be signalled."""
+        if self.process.returncode is not None:
+            return True
+        flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
+        with contextlib.suppress(ChildProcessError):
+            return os.waitid(os.P_PID, self.process.pid, flags) is not None
+        return True
+
+    def kill(self) -> None:
+        """Kill the process and all that it started; does not wait."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def end_description(self) -> str:
+        """Say how the process ended, waiting a moment for one that is just ending, and reap it."""
+        deadline = time.monotonic() + 0.5
+        while not self.ended and time.monotonic() < deadline:
+            time.sleep(0.001)
+        ended = self.ended
+        self.kill()
+        code = self.process.wait()
+        if not ended:
+            return "closed its connection"
+        if code < 0:
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:
+                name = "unknown"
+            return f"was killed by signal {-code} ({name})"
+        return f"ended with exit status {code}"
+
+    def tail(self) -> str:
+        """Return the last lines of what the worker printed."""
+        try:
+            with open(self.log, "rb") as log:
+                log.seek(max(0, os.path.getsize(self.log) - _TAIL_BYTES))
+                return log.read().decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+
+
+class Pool:
+    """Up to ``workers`` processes, started when a stage needs them and kept for the next.
+
+    Args:
+        workers: processes at one time; 0 for a pool that only lends its settings to ``run_stage_sequential``.
+        memory_bytes: per process, for a task's buffers; ``TaskInfo.memory_bytes``.
+        watchdog_bytes: a worker whose VmHWM passes this ends; by default ``memory_bytes`` plus a quarter, at
+            least plus 160 MiB for the interpreter and its libraries.  0 for no limit.
+        timeout_s: a worker silent for longer is killed.
+        scratch: folder for the workers' local disks (``worker-N/``).
+        log_folder: folder for what workers print (``worker-N.log``); ``scratch`` otherwise.
+        environment: more environment variables for the workers.
+        preload: modules that a worker imports before it is ready.
+
+    Raises:
+        ValueError: ``workers`` is negative.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        memory_bytes: int,
+        scratch: str,
+        watchdog_bytes: int | None = None,
+        timeout_s: float = 60.0,
+        log_folder: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        preload: Sequence[str] = ("numpy", "pyarrow"),
+    ) -> None:
+        if workers < 0:
+            raise ValueError(f"workers must be >= 0, got {workers}")
+        self.workers = workers
+        self.memory_bytes = memory_bytes
+        if watchdog_bytes is None:
+            watchdog_bytes = memory_bytes + max(memory_bytes // 4, 160 << 20)
+        self.watchdog_bytes = watchdog_bytes
+        self.timeout_s = timeout_s
+        self.scratch = scratch
+        self.log_folder = log_folder or scratch
+        self._environment = {**_ONE_THREAD, **os.environ, **(environment or {})}
+        self._preload = tuple(preload)
+        self._processes: dict[int, WorkerProcess] = {}
+        self._numbers = 0
+        self.stages = 0
+        self.start_failures = 0
+        self.closed = False
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def processes(self) -> dict[int, int]:
+        """Process ids of the living workers, by worker number."""
+        return {number: p.process.pid for number, p in self._processes.items()}
+
+    def start(self, workers: int) -> list[WorkerProcess]:
+        """Start processes until ``workers`` (at most the pool's own number) are there; return the new ones.
+
+        Does not wait until they are ready, so that a caller can plan meanwhile.
+        """
+        if self.closed:
+            raise ValueError("the pool is closed")
+        started = []
+        while len(self._processes) < min(workers, self.workers):
+            started.append(self._start_one())
+        return started
+
+    def _start_one(self) -> WorkerProcess:
+        number = self._numbers
+        self._numbers += 1
+        folder = os.path.join(self.scratch, f"worker-{number}")
+        log_path = os.path.join(self.log_folder, f"worker-{number}.log")
+        os.makedirs(folder, mode=0o700)
+        ours, theirs = socket.socketpair()
+        path = "\n".join(os.path.abspath(entry) if entry == "" else entry for entry in sys.path)
+        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        if root not in path.split(
+            "\n"
+        ):  # imported by a finder that is not a path, such as an editable install
+            path = f"{path}\n{root}"
+        try:
+            with open(log_path, "ab") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), path],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment,
+                    pass_fds=(theirs.fileno(),), start_new_session=True,
+                )  # fmt: skip
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        worker = WorkerProcess(number, process, Channel(ours), folder, log_path)
+        self._processes[number] = worker
+        worker.channel.send(
+            {
+                "number": number, "folder": folder, "memory_bytes": self.memory_bytes,
+                "watchdog_bytes": self.watchdog_bytes, "heartbeat_s": min(1.0, self.timeout_s / 4),
+                "preload": self._preload,
+            }
+        )  # fmt: skip
+        return worker
+
+    def living(self) -> list[WorkerProcess]:
+        """Return the processes that have not been removed."""
+        return list(self._processes.values())
+
+    def get(self, number: int) -> WorkerProcess:
+        """Return a living process by its worker number."""
+        return self._processes[number]
+
+    def has(self, worker: WorkerProcess) -> bool:
+        """True until the process has been removed."""
+        return self._processes.get(worker.number) is worker
+
+    def remove(self, worker: WorkerProcess) -> None:
+        """Kill a worker and remove its disk."""
+        worker.kill()
+        worker.process.wait()
+        worker.channel.close()
+        self._processes.pop(worker.number, None)
+        shutil.rmtree(worker.folder, ignore_errors=True)
+
+    def remove_stage_files(self, stage: int) -> None:
+        """Remove what the maps of a stage left on the workers' disks."""
+        for worker in self.living():
+            shutil.rmtree(os.path.join(worker.folder, f"stage-{stage}"), ignore_errors=True)
+
+    def close(self) -> None:
+        """End all processes and remove their disks; a Ctrl-C meanwhile does not stop it."""
+        self.closed = True
+        with no_interrupt():
+            for worker in self.living():
+                worker.kill()  # all at once, before waiting for any
+            for worker in self.living():
+                self.remove(worker)
+
+
+@contextlib.contextmanager
+def no_interrupt() -> Iterator[None]:
+    """Ignore SIGINT in the block (only the main thread can, and only it gets KeyboardInterrupt)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
