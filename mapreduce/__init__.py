@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import BadJob, JobError
     from .functions import each, identity, take, total
-    from .job import Dataset, Job, Stage, job
-    from .run import Options, RunResult, run
+    from .stages import Dataset, Job, Stage, job
+    from .runner import Options, RunResult, run
 
 __all__ = [
     "BadJob", "Dataset", "Job", "JobError", "Options", "RunResult", "Stage",
@@ -25,9 +25,10 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "BadJob": "errors", "JobError": "errors", "Dataset": "job", "Job": "job", "Stage": "job", "job": "job",
+    "BadJob": "errors", "JobError": "errors",
+    "Dataset": "stages", "Job": "stages", "Stage": "stages", "job": "stages",
     "take": "functions", "total": "functions", "identity": "functions", "each": "functions",
-    "run": "run", "Options": "run", "RunResult": "run",
+    "run": "runner", "Options": "runner", "RunResult": "runner",
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Opening and naming files, on this machine or behind any fsspec URL.
 
-A local path is used as it is written: no percent decoding, ``#`` and ``?`` are characters like others.  Bytes are
-counted where they pass, in ``CountedReader`` and ``CountedWriter``, so the counts are true for any URL.
+A local path is used as it is written: no percent decoding, ``#`` and ``?`` are characters like others.  Bytes
+are counted where they pass, in ``CountedReader`` and ``CountedWriter``, so the counts are true for any URL.
 
 Nothing here knows about records, splits or formats.
 """
@@ -120,9 +120,9 @@ def open_decompressed(
 ) -> Any:
     """Open ``url`` for reading its uncompressed bytes, with ``readinto`` and ``read``.
 
-    All members of a gzip file, streams of a bzip2 file and frames of a zstd file are read.  Reading raises ``OSError``
-    or ``ValueError`` when the compressed data is cut short or damaged; ``reading`` turns that into ``BadInput``.
-    ``counted`` gets the compressed bytes.
+    All members of a gzip file, streams of a bzip2 file and frames of a zstd file are read.  Reading raises
+    ``OSError`` or ``ValueError`` when the compressed data is cut short or damaged; ``reading`` turns that
+    into ``BadInput``. ``counted`` gets the compressed bytes.
     """
     raw = CountedReader(url, storage_options, counted)
     if compression is None:

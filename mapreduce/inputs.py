@@ -14,8 +14,8 @@ records    encoded key and value                  the pairs that a stage wrote
 raw        ``url`` and ``content``, a row a file  URL, bytes
 =========  =====================================  ==================================================
 
-Batches of one source all have the schema that ``read_schema`` returns.  Offsets count uncompressed bytes.  Every
-error is a ``BadInput`` that names the file, and the byte or column where there is one.
+Batches of one source all have the schema that ``read_schema`` returns.  Offsets count uncompressed bytes.
+Every error is a ``BadInput`` that names the file, and the byte or column where there is one.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def read_schema(source: Source) -> pa.Schema:
     """Return the schema of a source's batches, from the heads or footers of its files.
 
     Raises:
-        MissingInput: as ``plan_splits``.
-        BadInput: a file is not in its format, or a column has types that cannot be one; file and column are named.
+        MissingInput: as ``plan_splits``. BadInput: a file is not in its format, or a column has types that
+        cannot be one; file and column are named.
     """
     if source.schema is not None:
         return source.schema
@@ -83,9 +83,9 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split in batches of about ``block_bytes``, in order, with the source's schema.
 
-    ``columns`` picks columns, in the order given.  ``counted`` is told the bytes read, as they are in the file.  A
-    table format with ``source.schema`` None looks at all files again to find the schema: call ``read_schema`` once
-    and put it into the source.
+    ``columns`` picks columns, in the order given.  ``counted`` is told the bytes read, as they are in the
+    file.  A table format with ``source.schema`` None looks at all files again to find the schema: call
+    ``read_schema`` once and put it into the source.
     """
     if not split.pieces:
         return

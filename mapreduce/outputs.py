@@ -1,14 +1,15 @@
 """Writing one part file: text, CSV, JSON lines, Parquet, Arrow, or the records of a stage.
 
-How records become rows.  In text a record is ``key TAB value``; a key or value that is None is left out together with
-the tab.  Strings are written as UTF-8 (what ``surrogateescape`` let in goes out as it came), bytes as they are, other
-values by ``str``.  In the other formats a record is a row ``key, value``; a value that is a dict gives its fields in
-place of ``value``; again None is left out.
+How records become rows.  In text a record is ``key TAB value``; a key or value that is None is left out
+together with the tab.  Strings are written as UTF-8 (what ``surrogateescape`` let in goes out as it came),
+bytes as they are, other values by ``str``.  In the other formats a record is a row ``key, value``; a value
+that is a dict gives its fields in place of ``value``; again None is left out.
 
-How batches become text: one column is a line per row, several are joined by tabs, a null is empty.  Nothing is
-escaped in text: use another format for values that hold tabs or line feeds.
+How batches become text: one column is a line per row, several are joined by tabs, a null is empty.  Nothing
+is escaped in text: use another format for values that hold tabs or line feeds.
 
-A sink writes to the URL it is given.  Publishing under a final name is somebody else's; ``abort`` leaves nothing.
+A sink writes to the URL it is given.  Publishing under a final name is somebody else's; ``abort`` leaves
+nothing.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ def open_sink(
 ) -> Sink:
     """Open a part file for writing.
 
-    ``schema`` fixes the columns; without it the first rows decide.  With it, a file without rows still has its columns.
+    ``schema`` fixes the columns; without it the first rows decide.  With it, a file without rows still has
+    its columns.
 
     Raises:
         OutputFailed: the file cannot be made.

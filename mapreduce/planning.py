@@ -10,22 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from .columns import RECORD_SCHEMA
 from .errors import BadJob
 from .inputs import Source, read_schema
-from .job import Dataset, Stage
+from .keys import encode_key
 from .order import Order
 from .partition import FieldPartitioner, FunctionPartitioner, HashPartitioner, Partitioner, RangePartitioner
-from .records import RECORD_SCHEMA, encode_key
 from .shuffle import Aggregate, Shuffle
 from .splits import plan_splits
+from .stages import Dataset, Stage
 from .task import MapWork, Output, SideSource, StageProgram, read_all_batches, read_all_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .run import Options
+    from .runner import Options
 
-SMALL_SPLIT_BYTES = 4 << 20  # below this a split is not cut further to occupy more workers
 PARTITION_BYTES = 32 << 20  # input that justifies one more partition, up to one per worker
 LARGE_PARTITION_BYTES = 512 << 20
 
@@ -67,17 +67,12 @@ def plan_stage(
     """
     stage = dataset.stage
     assert stage is not None
-    inputs = [_made(given, made) for given in dataset.inputs]
+    inputs = [_with_schema(_made(given, made)) for given in dataset.inputs]
     maps: list[MapWork] = []
     total_bytes = 0
     for number, given in enumerate(inputs):
-        splits = plan_splits(given.source, split_bytes=options.split_bytes)
-        size = sum(split.bytes for split in splits)
-        wanted = max(1, options.workers)
-        if len(splits) < wanted and size >= SMALL_SPLIT_BYTES and given.source.sample_ranges is None:
-            smaller = max(SMALL_SPLIT_BYTES // 2, math.ceil(size / wanted))
-            splits = plan_splits(given.source, split_bytes=min(options.split_bytes, smaller))
-        total_bytes += size
+        splits = plan_splits(given.source, split_bytes=options.split_bytes, min_splits=max(1, options.workers))
+        total_bytes += sum(split.bytes for split in splits)
         maps.extend(MapWork(input=number, split=split) for split in splits)
 
     batch_schema = _map_schema(stage, inputs) if stage.is_batch else None
@@ -120,6 +115,14 @@ def _made(dataset: Dataset, made: Mapping[object, Made]) -> Made:
     return found
 
 
+def _with_schema(given: Made) -> Made:
+    """Find the schema of a source once, so that no task has to look at all files again."""
+    source = given.source
+    if source.format == "records" or source.schema is not None:
+        return given
+    return replace(given, source=replace(source, schema=given.schema or read_schema(source)))
+
+
 def _default_partitions(total_bytes: int, workers: int) -> int:
     few = min(max(1, workers), max(1, math.ceil(total_bytes / PARTITION_BYTES)))
     return max(few, math.ceil(total_bytes / LARGE_PARTITION_BYTES))
@@ -130,7 +133,7 @@ def _map_schema(stage: Stage, inputs: list[Made]) -> pa.Schema:
 
     if isinstance(stage.schema, pa.Schema):
         return stage.schema
-    schemas = [m.schema if m.schema is not None else read_schema(m.source) for m in inputs]
+    schemas = [m.source.schema for m in inputs]
     if stage.schema is not None:
         return stage.schema(schemas[0])
     for other in schemas[1:]:

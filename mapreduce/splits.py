@@ -1,13 +1,13 @@
 """From what the user named to the pieces that tasks read.
 
-``plan_splits`` promises: every input file is read, under its own name and once; files come in the order given, those
-of a folder or pattern sorted by name; the pieces of all splits, in order, are the files in order.  So records have the
-same order whatever the split size.
+``plan_splits`` promises: every input file is read, under its own name and once; files come in the order
+given, those of a folder or pattern sorted by name; the pieces of all splits, in order, are the files in
+order.  So records have the same order whatever the split size.
 
-What is no input: below a folder or pattern, names that begin with ``_`` or ``.`` (``_SUCCESS``, ``.part-0.crc``),
-unless the pattern itself spells that out.  Folders are read with all their subfolders.  A folder that links make
-reachable by several ways is read once, and so is a file that is there both under its own name and behind a link.  A
-name that exists as written wins over the same name taken as a pattern.
+What is no input: below a folder or pattern, names that begin with ``_`` or ``.`` (``_SUCCESS``,
+``.part-0.crc``), unless the pattern itself spells that out.  Folders are read with all their subfolders.  A
+folder that links make reachable by several ways is read once, and so is a file that is there both under its
+own name and behind a link.  A name that exists as written wins over the same name taken as a pattern.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ EXTENSIONS = {
 COMPRESSED_EXTENSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 ERRORS = ("strict", "replace", "surrogateescape", "ignore")
 
-SLOP = 1.1
-"""A rest of up to a tenth of a split goes to the last split instead of a task of its own (Hadoop's SPLIT_SLOP)."""
-SMALLEST_CUT_BYTES = 1 << 20
+SLOP = 1.1 """A rest of up to a tenth of a split goes to the last split instead of a task of its own (Hadoop's
+SPLIT_SLOP).""" SMALLEST_CUT_BYTES = 1 << 20
 """``min_splits`` cuts no smaller than this: a task costs more than reading so little."""
 SAMPLE_RANGE_BYTES = 1 << 16
 
@@ -51,9 +50,10 @@ SAMPLE_RANGE_BYTES = 1 << 16
 class Source:
     """What to read and how.
 
-    ``urls`` are files, folders or patterns; ``format`` None goes by the files' extensions, text if that says nothing.
-    ``schema`` declares the columns of a table format instead of finding them out from the files.  ``sample_ranges``
-    makes ``plan_splits`` choose that many evenly spaced ranges of 64 KiB instead of everything.
+    ``urls`` are files, folders or patterns; ``format`` None goes by the files' extensions, text if that says
+    nothing. ``schema`` declares the columns of a table format instead of finding them out from the files.
+     ``sample_ranges`` makes ``plan_splits`` choose that many evenly spaced ranges of 64 KiB instead of
+    everything.
     """
 
     urls: tuple[str, ...]
@@ -77,8 +77,8 @@ class Source:
 class Piece:
     """A part of one file: bytes ``start`` to ``stop`` of text, or row groups (batches) of a columnar file.
 
-    ``whole`` says that the piece is all of its file.  ``first_row`` is the number of the first row in its file, for
-    formats that count rows.  ``columns`` are the names in the header of a CSV file that was cut.
+    ``whole`` says that the piece is all of its file.  ``first_row`` is the number of the first row in its
+    file, for formats that count rows.  ``columns`` are the names in the header of a CSV file that was cut.
     """
 
     url: str
@@ -130,13 +130,14 @@ class InputFile:
 def plan_splits(source: Source, *, split_bytes: int, min_splits: int = 1) -> list[Split]:
     """Return the splits of a source, numbered from 0; at least one, though it may hold no record.
 
-    A split has about ``split_bytes``, less when that would make fewer than ``min_splits`` (but not below 1 MiB for
-    that reason).  Small files are packed together.  Compressed and raw files, CSV files with a quote character, blank
-    line or carriage return inside, and text with a delimiter that overlaps itself are one piece each.
+    A split has about ``split_bytes``, less when that would make fewer than ``min_splits`` (but not below 1
+    MiB for that reason).  Small files are packed together.  Compressed and raw files, CSV files with a quote
+    character, blank line or carriage return inside, and text with a delimiter that overlaps itself are one
+    piece each.
 
     Raises:
-        MissingInput: a path does not exist, a pattern matches nothing or a folder holds no file; all are named.
-        BadInput: an input is not readable, or the files have different formats.
+        MissingInput: a path does not exist, a pattern matches nothing or a folder holds no file; all are
+        named. BadInput: an input is not readable, or the files have different formats.
     """
     if split_bytes < 1 or min_splits < 1:
         raise BadJob(

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from .errors import FunctionFailed, JobError
+from .groups import iterate_groups, iterate_tagged_groups
 from .inputs import Source, read_batches, read_records
-from .job import Stage, inject
 from .merge import merge
 from .outputs import extension_of, open_sink
-from .records import RecordBuffer, iterate_groups, iterate_tagged_groups, to_pairs
+from .records import RecordBuffer
 from .runs import Run
 from .shuffle import MapBuffer, Shuffle
 from .splits import Split, plan_splits
+from .stages import Stage, inject
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,7 +135,7 @@ class StageProgram:
                     int(task.memory_bytes * MAP_SHARE / 2),
                 )
                 groups.add(self._map_pairs(payload, available, guard, read))
-                groups.finish()
+                groups.flush()
             runs = buffer.finish()
             self._close(available)
         rows = sum(sum(run.rows) for run in runs)
@@ -226,14 +227,8 @@ class StageProgram:
         tagged = len(stage.maps()) > 1
         groups: Iterator[tuple[Any, Any]]
         if tagged:
-            groups = iterate_tagged_groups(
-                runs,
-                partition,
-                self.shuffle,
-                memory_bytes,
-                inputs=len(stage.maps()),
-                group_fields=stage.group,
-            )
+            merged = merge(runs, partition, self.shuffle, memory_bytes, with_input=True)
+            groups = iterate_tagged_groups(merged, len(stage.maps()))
         else:
             groups = iterate_groups(merge(runs, partition, self.shuffle, memory_bytes), stage.group)
         if stage.reduce_stream is not None:
@@ -429,8 +424,3 @@ def _chunks(rows: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple[A
     while chunk := list(itertools.islice(iterator, size)):
         yield chunk
 
-
-__all__ = [
-    "MapWork", "Mapped", "Output", "SideSource", "StageProgram", "View", "Written",
-    "read_all_batches", "read_all_records", "to_pairs",
-]  # fmt: skip

@@ -2,12 +2,12 @@
 
 The rules, the same for every format that has lines and at every split size:
 
-* A record ends at the delimiter, by default a line feed, or at the end of the file; a delimiter that ends the file
-  starts no empty record.  With the line feed, one carriage return at the end of a record is dropped; a carriage
-  return elsewhere is data.
-* A range ``(start, stop)`` owns the records that begin after ``start`` and not after ``stop``; the first range also
-  owns the record at 0.  So every record has one owner wherever the cuts fall, inside a character or a delimiter too
-  (as Hadoop's LineRecordReader: skip the first partial line, read one line past the end).
+* A record ends at the delimiter, by default a line feed, or at the end of the file; a delimiter that ends the
+  file starts no empty record.  With the line feed, one carriage return at the end of a record is dropped; a
+  carriage return elsewhere is data.
+* A range ``(start, stop)`` owns the records that begin after ``start`` and not after ``stop``; the first
+  range also owns the record at 0.  So every record has one owner wherever the cuts fall, inside a character
+  or a delimiter too (as Hadoop's LineRecordReader: skip the first partial line, read one line past the end).
 * A UTF-8 byte order mark at the start of a file is no part of its first record.
 * Bytes are not decoded here, except by ``decode_lines``, after the cut.
 
@@ -40,9 +40,9 @@ Positions = npt.NDArray[np.int64]
 class Lines:
     """Whole records of one block; valid until the next block is asked for, since the memory is used again.
 
-    ``data[:size]`` holds the records, each with its delimiter (one is added after the last record of a file that
-    lacks it).  ``ends`` are the positions of the delimiters in ``data``, ``offset`` is the place of ``data[0]`` in
-    the file.
+    ``data[:size]`` holds the records, each with its delimiter (one is added after the last record of a file
+    that lacks it).  ``ends`` are the positions of the delimiters in ``data``, ``offset`` is the place of
+    ``data[0]`` in the file.
     """
 
     data: bytearray
@@ -106,9 +106,9 @@ def read_lines(
 ) -> Iterator[Lines]:
     """Yield the records that the range owns, in blocks of about ``block_bytes``.
 
-    ``file`` has ``readinto``, and ``seek`` when ``start`` is not 0.  ``stop`` None means to the end of the file.  A
-    delimiter that overlaps itself needs the whole file as one range.  Each byte is read once, and a record longer
-    than a block costs time in proportion to its length.
+    ``file`` has ``readinto``, and ``seek`` when ``start`` is not 0.  ``stop`` None means to the end of the
+    file.  A delimiter that overlaps itself needs the whole file as one range.  Each byte is read once, and a
+    record longer than a block costs time in proportion to its length.
 
     Raises:
         BadInput: a record is longer than ``max_line_bytes``.
@@ -194,11 +194,9 @@ def _whole(data: bytearray, size: int, ends: Positions, offset: int, delimiter: 
 
 
 def lines_batch(lines: Lines) -> pa.RecordBatch:
-    """Return the records as a batch with the binary column ``line``, without their delimiters; copies once."""
-    count = len(lines.ends)
-    width = len(lines.delimiter)
-    returns = lines.carriage_returns()
-    if returns is None:
+    """Return the records as a batch with the binary column ``line``, without their delimiters; copies
+    once.""" count = len(lines.ends) width = len(lines.delimiter) returns = lines.carriage_returns() if
+    returns is None:
         offsets = np.empty(count + 1, np.int32)
         offsets[0] = 0
         offsets[1:] = lines.ends

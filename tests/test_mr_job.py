@@ -6,7 +6,7 @@ import pytest
 from mapreduce.inputs import Source
 
 from mapreduce import BadJob, Dataset, Stage, job
-from mapreduce.job import Job, inject, plan
+from mapreduce.stages import Job, inject, plan
 
 
 def text() -> Dataset:

@@ -14,7 +14,7 @@ from .options import Size, split_parameters
 
 if TYPE_CHECKING:
     from mapreduce import RunResult
-    from mapreduce.job import Job
+    from mapreduce.stages import Job
 
 
 @click.command()

@@ -20,9 +20,9 @@ from . import publish
 from .errors import BadJob, FunctionFailed, JobError
 from .home import new_run, write_record
 from .inputs import Source
-from .job import Dataset, Job, plan
+from .stages import Dataset, Job, plan
 from .planning import Made, StagePlan, plan_stage
-from .pool import Event, Pool, run_stage, run_stage_sequential
+from .pool import Event, Pool, Task, run_stage, run_stage_sequential
 from .scratch import Scratch, remove_abandoned
 from .task import read_all_batches, read_all_records
 
@@ -267,7 +267,7 @@ class _Run:
         steps = [d for d in plan(wanted) if d.computation not in self.made]
         if staging is not None and (not steps or steps[-1].computation is not wanted.computation):
             # The result was needed for a decision of the job and is in the store: write it out once more.
-            from .job import Stage
+            from .stages import Stage
 
             copy = Stage(name="output")(wanted)
             steps = [copy]
@@ -293,7 +293,7 @@ class _Run:
         if self.report is not None:
             self.report("stage", planned, None)
 
-        def commit(kind: str, index: int, result: Any) -> None:
+        def commit(task: Task, attempt: int, result: Any) -> None:
             publish.commit_part(filesystem, planned.program.output, result)
 
         def on_event(event: Event) -> None:
@@ -370,4 +370,4 @@ def _safe(title: str) -> str:
     return "".join(c if c.isalnum() or c in "-_" else "_" for c in title)[:40]
 
 
-__all__ = ["Options", "Report", "RunResult", "StageReport", "replace", "run"]
+__all__ = ["Options", "Report", "RunResult", "StageReport", "run"]

@@ -141,6 +141,8 @@ class Stage:
                     refuse(f"{part} belongs to batch stages, which have map_batch")
             if self.combine is not None and self.reduce is None and self.reduce_stream is None:
                 refuse("combine needs a reduce or a reduce_stream")
+            if self.group is not None and len(self.maps()) > 1:
+                refuse("group (secondary sort) and one map per input do not go together")
             if self.group is not None and self.group < 1:
                 refuse(f"group must be >= 1, got {self.group}")
         for function in self.functions():
@@ -177,8 +179,8 @@ class Stage:
     def maps(self) -> tuple[Callable[..., Any] | None, ...]:
         """The map functions, one per input, or a single one for all inputs."""
         given = self.map_batch if self.map_batch is not None else self.map
-        if given is None or callable(given):
-            return (given,)
+        if given is None or not isinstance(given, (list, tuple)):
+            return (given,)  # type: ignore[return-value]  # __post_init__ refuses what is no function
         return tuple(given)
 
     def functions(self) -> Iterator[Callable[..., Any]]:
