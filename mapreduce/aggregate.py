@@ -1,0 +1,143 @@
+"""Declared aggregations over sorted batches, without Python per row.
+
+A fold goes from left to right, so cutting a group anywhere and carrying its partial row over gives the same bytes.
+Sums of integers that leave 64 bits are an error, never a wrapped number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mapreduce.errors import BadJob
+from mapreduce.order import group_boundaries
+
+FUNCTIONS = ("sum", "min", "max", "count")
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """How the values of ``column`` in equal keys become one: ``sum``, ``min``, ``max`` or ``count``.
+
+    Nulls are passed over.  ``count`` adds partial counts: the map side puts 1 (or 0) into the column.
+    """
+
+    column: str
+    function: str
+
+    def __post_init__(self) -> None:
+        if self.function not in FUNCTIONS:
+            raise BadJob(
+                f"aggregation {self.function!r} of column {self.column!r} is unknown: use {', '.join(FUNCTIONS)}"
+            )
+
+    def is_exact(self, schema: pa.Schema) -> bool:
+        """Whether the result does not depend on how rows are grouped while folding."""
+        return self.function != "sum" or not pa.types.is_floating(schema.field(self.column).type)
+
+
+def combine_rows(
+    batch: pa.RecordBatch, keys: Sequence[str], aggregates: Sequence[Aggregate]
+) -> pa.RecordBatch:
+    """Return one row per group of a batch sorted by ``keys``: aggregated columns folded, others from the first row.
+
+    Raises:
+        BadJob: a sum leaves 64 bits, or a column's type cannot be aggregated so.
+    """
+    starts = group_boundaries(batch, keys)
+    # floats are folded even when alone, so that -0.0 becomes 0.0 wherever the batch was cut
+    floats = any(pa.types.is_floating(batch.schema.field(part.column).type) for part in aggregates)
+    if len(starts) == batch.num_rows and not floats:
+        return batch
+    functions = {part.column: part.function for part in aggregates}
+    first = pa.array(starts)
+    columns = [
+        _fold(batch.column(at), starts, functions[field.name], field.name)
+        if field.name in functions
+        else batch.column(at).take(first)
+        for at, field in enumerate(batch.schema)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _fold(column: pa.Array, starts: Any, function: str, name: str) -> pa.Array:
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        if function in ("min", "max"):
+            return _fold_any(column, starts, function)
+        raise BadJob(f"column {name!r} is {kind}: {function} needs numbers")
+    valid: Any = None
+    if column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+    numbers = column.fill_null(0).to_numpy(zero_copy_only=False) if valid is not None else column.to_numpy()
+    counted = None if valid is None else np.add.reduceat(valid.astype(np.int64), starts)
+    if function in ("sum", "count"):
+        folded = _fold_sum(numbers, starts, name)
+    else:
+        if valid is not None:
+            edge = _edge(numbers.dtype, function)
+            numbers = np.where(valid, numbers, edge)
+        if numbers.dtype.kind == "f":
+            numbers = numbers + numbers.dtype.type(0)
+        folded = (np.minimum if function == "min" else np.maximum).reduceat(numbers, starts)
+    mask = None if counted is None else counted == 0
+    return pa.array(folded.astype(numbers.dtype, copy=False), kind, mask=mask)
+
+
+def _edge(dtype: Any, function: str) -> Any:
+    if dtype.kind == "f":
+        return dtype.type(np.inf if function == "min" else -np.inf)
+    limits = np.iinfo(dtype)
+    return limits.max if function == "min" else limits.min
+
+
+def _fold_sum(numbers: Any, starts: Any, name: str) -> Any:
+    if numbers.dtype.kind == "f":
+        groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(numbers))))
+        return np.bincount(groups, weights=numbers, minlength=len(starts))  # adds one after the other
+    limits = np.iinfo(numbers.dtype)
+    wide = np.uint64 if numbers.dtype.kind == "u" else np.int64
+    folded = np.add.reduceat(numbers.astype(wide, copy=False), starts)
+    largest = max(abs(int(numbers.max())), abs(int(numbers.min())))
+    most = int(np.diff(np.append(starts, len(numbers))).max())
+    if largest * most > limits.max:  # it might have left the type: look closely
+        about = np.add.reduceat(numbers.astype(np.float64), starts)
+        for at in np.flatnonzero(np.abs(about) > 0.99 * float(limits.max)):
+            stop = int(starts[at + 1]) if at + 1 < len(starts) else len(numbers)
+            exact = sum(numbers[int(starts[at]) : stop].tolist())
+            if not limits.min <= exact <= limits.max:
+                raise BadJob(f"the sum of column {name!r} reaches {exact}, more than {numbers.dtype} holds")
+    return folded
+
+
+def _fold_any(column: pa.Array, starts: Any, function: str) -> pa.Array:
+    """Fold text, dates and the like by their order."""
+    groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(column))))
+    table = pa.table({"group": groups, "value": column})
+    folded = table.group_by("group", use_threads=False).aggregate([("value", function)]).sort_by("group")
+    return folded.column(f"value_{function}").combine_chunks().cast(column.type)
+
+
+def reduce_sorted(
+    batches: Iterable[pa.RecordBatch], keys: Sequence[str], aggregates: Sequence[Aggregate]
+) -> Iterator[pa.RecordBatch]:
+    """Fold the groups of sorted batches, also where a group goes on in the next batch."""
+    carried: pa.RecordBatch | None = None
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        if carried is not None:
+            columns = [
+                pa.concat_arrays([carried.column(at), batch.column(at)]) for at in range(batch.num_columns)
+            ]
+            batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+        folded = combine_rows(batch, keys, aggregates)
+        if folded.num_rows > 1:
+            yield folded.slice(0, folded.num_rows - 1)
+        carried = folded.slice(folded.num_rows - 1)
+    if carried is not None:
+        yield carried

@@ -1,0 +1,191 @@
+"""Run files: the sorted rows of one spill, cut by partition, on a worker's local disk.
+
+A file is a sequence of Arrow IPC record batch messages (*blocks*), those of partition 0 first, then the index: one row of
+four int64 per block (partition, offset, bytes, rows).  A ``Run`` says where the index begins, so a reader opens the file,
+reads the index with one call and then any span of blocks with one call each.  The schema is not in the file; writer and
+reader have it from the job.
+
+A run promises the order of its rows inside a partition.  It is not durable: it dies with the worker's disk, and the
+map task is run again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mapreduce.errors import Damaged
+
+BLOCK_BYTES = 512 << 10
+_INDEX_FIELDS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run file; ``rows`` and ``bytes`` per partition.  Merge ties go by ``order``: (input, split, spill)."""
+
+    path: str
+    order: tuple[int, ...]
+    rows: tuple[int, ...]
+    bytes: tuple[int, ...]
+    index_offset: int
+    blocks: int
+
+
+class RunWriter:
+    """Writes one run file; partitions in ascending order."""
+
+    def __init__(self, path: str, order: tuple[int, ...], partitions: int) -> None:
+        self.path, self.order = path, order
+        self.rows, self.bytes = [0] * partitions, [0] * partitions
+        self.index: list[tuple[int, int, int, int]] = []
+        self.offset = 0
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+    def write(self, partition: int, batch: pa.RecordBatch) -> None:
+        """Append one block to ``partition``."""
+        message = batch.serialize()
+        _write_whole(self.file, memoryview(message))
+        self.index.append((partition, self.offset, message.size, batch.num_rows))
+        self.offset += message.size
+        self.rows[partition] += batch.num_rows
+        self.bytes[partition] += message.size
+
+    def close(self) -> Run:
+        """Write the index and return the run."""
+        index = np.array(self.index, np.int64).reshape(-1, _INDEX_FIELDS)
+        _write_whole(self.file, memoryview(index.tobytes()))
+        os.close(self.file)
+        self.file = -1
+        return Run(
+            path=self.path,
+            order=self.order,
+            rows=tuple(self.rows),
+            bytes=tuple(self.bytes),
+            index_offset=self.offset,
+            blocks=len(self.index),
+        )
+
+    def abort(self) -> None:
+        """Remove the unfinished file."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+        os.unlink(self.path)
+
+
+def _write_whole(file: int, data: memoryview) -> None:
+    while len(data):
+        data = data[os.write(file, data) :]
+
+
+def write_run(
+    path: str, order: tuple[int, ...], partitions: int, blocks: Iterable[tuple[int, pa.RecordBatch]]
+) -> Run:
+    """Write ``(partition, batch)`` blocks to a run file; nothing is left of it when that fails."""
+    writer = RunWriter(path, order, partitions)
+    try:
+        for partition, batch in blocks:
+            if batch.num_rows:
+                writer.write(partition, batch)
+        return writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+class RunReader:
+    """Reads the blocks of one partition of a run, in order.
+
+    Raises:
+        Damaged: the file is gone, cut short, or not what was written.
+    """
+
+    def __init__(self, run: Run, partition: int, schema: pa.Schema) -> None:
+        self.run, self.schema = run, schema
+        self.file = -1
+        try:
+            self.file = os.open(run.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise Damaged(f"run file {run.path} is gone; its map task has to run again") from None
+        row_bytes = 8 * _INDEX_FIELDS
+        raw = self._pread(run.index_offset, run.blocks * row_bytes)
+        index = np.frombuffer(raw, np.int64).reshape(-1, _INDEX_FIELDS)
+        self.index: npt.NDArray[np.int64] = index[index[:, 0] == partition]
+        if int(self.index[:, 3].sum()) != run.rows[partition]:
+            self.close()
+            raise Damaged(
+                f"run file {run.path}: the index of partition {partition} does not match; run its map task again"
+            )
+        self.next_block = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no block is left to read."""
+        return self.next_block >= len(self.index)
+
+    @property
+    def largest_block_bytes(self) -> int:
+        """Bytes of the largest block of the partition."""
+        return int(self.index[:, 2].max()) if len(self.index) else 0
+
+    def read(self, wanted_bytes: int) -> Iterator[pa.RecordBatch]:
+        """Read the next blocks, at least one and about ``wanted_bytes``, with one call to the system."""
+        ahead = self.index[self.next_block :]
+        if len(ahead) == 0:
+            return
+        count = max(int(np.searchsorted(np.cumsum(ahead[:, 2]), wanted_bytes, "right")), 1)
+        taken = ahead[:count]
+        start = int(taken[0, 1])
+        data = self._pread(start, int(taken[-1, 1] + taken[-1, 2]) - start)
+        self.next_block += count
+        if self.exhausted:
+            self.close()
+        buffer = pa.py_buffer(data)
+        for _, offset, size, rows in taken.tolist():
+            try:
+                batch = pa.ipc.read_record_batch(buffer.slice(offset - start, size), self.schema)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise Damaged(
+                    f"run file {self.run.path} at byte {offset}: {error}; run its map task again"
+                ) from error
+            if batch.num_rows != rows:
+                raise Damaged(
+                    f"run file {self.run.path} at byte {offset}: {batch.num_rows} rows, index says {rows}"
+                )
+            yield batch
+
+    def _pread(self, offset: int, size: int) -> Any:
+        data = np.empty(size, np.uint8)
+        view = memoryview(data)
+        done = 0
+        while done < size:
+            got = os.preadv(self.file, [view[done:]], offset + done)
+            if got == 0:
+                raise Damaged(
+                    f"run file {self.run.path} ends at byte {offset + done}, expected {offset + size}; "
+                    "run its map task again"
+                )
+            done += got
+        return data
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
+def remove_runs(runs: Iterable[Run]) -> None:
+    """Delete run files; one that is gone already is fine."""
+    for run in runs:
+        try:
+            os.unlink(run.path)
+        except FileNotFoundError:
+            continue

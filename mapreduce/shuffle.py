@@ -1,0 +1,279 @@
+"""The map side of the shuffle: rows in, sorted and partitioned runs out, within a memory limit.
+
+``Shuffle`` says what is shuffled and how; it is the one value that map side and reduce side share.  ``MapBuffer`` keeps
+rows until its memory is used, then sorts them by (partition, order), and writes one run.
+
+Declared aggregations are combined before each spill.  Exact ones (integers, min, max, counts) combine whenever that saves
+memory.  Sums of floats are folded in blocks of FOLD_ROWS rows counted from the start of the split, and never again before
+the reduce side, which adds the partial sums in the order (input, split, position): the bytes of the result
+depend on the splits alone, not on the memory limit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mapreduce.aggregate import Aggregate, combine_rows
+from mapreduce.columns import RECORD_SCHEMA
+from mapreduce.errors import BadJob
+from mapreduce.order import Order, Rows, byte_ranges, sort_permutation
+from mapreduce.partition import HashPartitioner, Partitioner, RangePartitioner
+from mapreduce.runs import BLOCK_BYTES, Run, write_run
+
+__all__ = ["Aggregate", "MapBuffer", "Order", "Shuffle", "record_shuffle"]
+
+FOLD_ROWS = 1 << 17
+_COMBINE_ROWS = 1 << 20
+_MOST_BYTES = 1 << 30  # of one binary column, far from the 2 GiB that its 32-bit offsets can reach
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffle:
+    """What is shuffled: schema of the rows, key columns, sort order (keys first), and where rows go.
+
+    Raises:
+        BadJob: a key or order column is not in the schema, the order does not begin with the keys, or partitions < 1.
+    """
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    order: tuple[Order, ...]
+    partitions: int
+    partitioner: Partitioner
+    aggregate: tuple[Aggregate, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.partitions < 1:
+            raise BadJob(f"partitions must be >= 1, got {self.partitions}")
+        names = self.schema.names
+        for column in [
+            *self.keys,
+            *(part.column for part in self.order),
+            *(part.column for part in self.aggregate),
+        ]:
+            if column not in names:
+                raise BadJob(f"no column {column!r} to shuffle by; the columns are {', '.join(names)}")
+        if {part.column for part in self.order[: len(self.keys)]} != set(self.keys):
+            raise BadJob(
+                f"the order {[part.column for part in self.order]} must begin with the keys {list(self.keys)}"
+            )
+
+    @property
+    def exact(self) -> bool:
+        """Whether rows may be aggregated in any grouping with the same result."""
+        return all(part.is_exact(self.schema) for part in self.aggregate)
+
+
+def record_shuffle(
+    partitions: int, partitioner: Partitioner | None = None, *, descending: bool = False
+) -> Shuffle:
+    """Return the shuffle of a stage of Python records: by the encoded key, hashed unless told otherwise."""
+    return Shuffle(
+        schema=RECORD_SCHEMA,
+        keys=("key",),
+        order=(Order("key", descending),),
+        partitions=partitions,
+        partitioner=partitioner or HashPartitioner(("key",)),
+    )
+
+
+def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches of one schema as one batch."""
+    if len(batches) == 1:
+        return batches[0]
+    columns = [
+        pa.concat_arrays([batch.column(at) for batch in batches]) for at in range(batches[0].num_columns)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+
+
+def row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | int:
+    """Return the bytes of each row (int64), or one number when all rows have the same size."""
+    fixed = 0
+    varying: Any = None
+    for column in batch.columns:
+        kind = column.type
+        if kind.num_fields == 0 and pa.types.is_primitive(kind):
+            fixed += max(kind.bit_width // 8, 1)
+        elif pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_binary(kind):
+            fixed += 4
+            lengths = byte_ranges(column)[1]
+            if len(lengths) and int(lengths.min()) == int(lengths.max()):
+                fixed += int(lengths[0])
+            else:
+                varying = lengths if varying is None else varying + lengths
+        else:
+            fixed += column.nbytes // max(len(column), 1) + 1
+    return fixed if varying is None else varying + fixed
+
+
+def cut_blocks(
+    sizes: npt.NDArray[np.int64] | int, edges: Sequence[int], block_bytes: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (partition, start, stop) of blocks of about ``block_bytes`` between the ``edges`` of partitions."""
+    if isinstance(sizes, int):
+        step = max(block_bytes // max(sizes, 1), 1)
+        for partition in range(len(edges) - 1):
+            for start in range(edges[partition], edges[partition + 1], step):
+                yield partition, start, min(start + step, edges[partition + 1])
+        return
+    ends = np.cumsum(sizes)
+    for partition in range(len(edges) - 1):
+        start, stop = edges[partition], edges[partition + 1]
+        while start < stop:
+            before = int(ends[start - 1]) if start else 0
+            end = max(int(np.searchsorted(ends, before + block_bytes, "right")), start + 1)
+            yield partition, start, min(end, stop)
+            start = min(end, stop)
+
+
+class MapBuffer:
+    """Collects the output rows of one map task of (input, split) ``order`` and writes sorted runs into ``folder``.
+
+    ``memory_bytes`` bounds what the buffer holds at any moment, sorting included; a single batch is held whole.
+    """
+
+    def __init__(self, shuffle: Shuffle, folder: str, order: tuple[int, ...], memory_bytes: int) -> None:
+        self.shuffle, self.folder, self.order = shuffle, folder, order
+        # rows are held once, once more joined, and a block at a time while written; sorting takes some words per row
+        self.spill_bytes = min(max(memory_bytes * 2 // 5, 1 << 16), _MOST_BYTES)
+        self.held: list[pa.RecordBatch] = []
+        self.held_bytes = 0
+        self.loose_rows = 0  # rows at the end of ``held`` that were not combined yet
+        self.loose_from = 0
+        self.runs: list[Run] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take a batch of the shuffle's schema; spills when the memory is used.
+
+        Raises:
+            BadJob: the batch has another schema.
+        """
+        if not batch.schema.equals(self.shuffle.schema):
+            batch = conform(batch, self.shuffle.schema)
+        if self.shuffle.aggregate and not self.shuffle.exact:
+            self._add_folded(batch)
+            return
+        for piece in _pieces(batch, self.spill_bytes):
+            self._hold(piece)
+            if self.shuffle.aggregate and self.loose_rows >= _COMBINE_ROWS:
+                self._combine_loose()
+            if self.held_bytes >= self.spill_bytes:
+                self.spill()
+
+    def _hold(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        if self.held_bytes + batch.nbytes > _MOST_BYTES:
+            self.spill()
+        self.held.append(batch)
+        self.held_bytes += batch.nbytes
+        self.loose_rows += batch.num_rows
+
+    def _add_folded(self, batch: pa.RecordBatch) -> None:
+        """Cut the rows of the split into blocks of FOLD_ROWS and fold each on its own."""
+        at = 0
+        while at < batch.num_rows:
+            piece = batch.slice(at, FOLD_ROWS - self.loose_rows)
+            at += piece.num_rows
+            self._hold(piece)
+            if self.loose_rows == FOLD_ROWS:
+                self._combine_loose()
+                if self.held_bytes >= self.spill_bytes:
+                    self.spill()
+
+    def _combine_loose(self) -> None:
+        loose = self.held[self.loose_from :]
+        if loose:
+            rows = concat(loose)
+            rows = rows.take(pa.array(sort_permutation(rows, self.shuffle.order)))
+            combined = combine_rows(rows, self.shuffle.keys, self.shuffle.aggregate)
+            self.held[self.loose_from :] = [combined]
+            self.held_bytes = sum(batch.nbytes for batch in self.held)
+        self.loose_from, self.loose_rows = len(self.held), 0
+
+    def spill(self) -> None:
+        """Write what is held as one run; does nothing when that is nothing."""
+        if self.shuffle.aggregate and not self.shuffle.exact:
+            self._combine_loose()
+        if not self.held:
+            return
+        batch = concat(self.held)
+        self.held, self.held_bytes, self.loose_rows, self.loose_from = [], 0, 0, 0
+        path = os.path.join(self.folder, "-".join(map(str, ("run", *self.order, len(self.runs)))))
+        order = (*self.order, len(self.runs))
+        self.runs.append(write_run(path, order, self.shuffle.partitions, self._sorted_blocks(batch)))
+
+    def _sorted_blocks(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        shuffle = self.shuffle
+        permutation = sort_permutation(batch, shuffle.order)
+        if shuffle.aggregate and shuffle.exact:
+            batch = combine_rows(batch.take(pa.array(permutation)), shuffle.keys, shuffle.aggregate)
+            permutation = np.arange(batch.num_rows, dtype=np.int64)
+        permutation, edges = self._partitioned(batch, permutation)
+        sizes = row_bytes(batch)
+        if not isinstance(sizes, int):
+            sizes = sizes[permutation]
+        for partition, start, stop in cut_blocks(sizes, edges, BLOCK_BYTES):
+            yield partition, batch.take(pa.array(permutation[start:stop]))
+
+    def _partitioned(self, batch: pa.RecordBatch, permutation: Rows) -> tuple[Rows, list[int]]:
+        """Bring the sorted rows into partition order; return the edges of the partitions too."""
+        partitions, partitioner = self.shuffle.partitions, self.shuffle.partitioner
+        if partitions == 1:
+            return permutation, [0, len(permutation)]
+        found = partitioner(batch, partitions)
+        low, high = (int(found.min()), int(found.max())) if len(found) else (0, 0)
+        if low < 0 or high >= partitions or len(found) != batch.num_rows:
+            raise BadJob(
+                f"partitioner {partitioner!r} returned {low} to {high}: it must stay in 0 to {partitions - 1}"
+            )
+        counts = np.bincount(found, minlength=partitions)
+        edges = [0, *np.cumsum(counts).tolist()]
+        ordered_by_range = isinstance(partitioner, RangePartitioner) and self.shuffle.order[
+            : len(partitioner.order)
+        ] == tuple(partitioner.order)
+        if not ordered_by_range:
+            small = found[permutation].astype(np.uint16 if partitions <= 1 << 16 else np.int32)
+            permutation = permutation[np.argsort(small, kind="stable")]
+        return permutation, edges
+
+    def finish(self) -> list[Run]:
+        """Spill the rest and return all runs of the task, in their order."""
+        self.spill()
+        return self.runs
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return ``batch`` with the columns of ``schema`` in its order; types must agree but for safe casts.
+
+    Raises:
+        BadJob: a column is missing or has values that the type cannot hold.
+    """
+    missing = [name for name in schema.names if name not in batch.schema.names]
+    if missing:
+        raise BadJob(f"the rows lack column {missing[0]!r}; they have {', '.join(batch.schema.names)}")
+    columns = []
+    for field in schema:
+        column = batch.column(field.name)
+        try:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise BadJob(f"column {field.name!r} is {column.type}, declared {field.type}: {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Cut a batch that is larger than a spill should be."""
+    if batch.nbytes <= most_bytes or batch.num_rows <= 1:
+        yield batch
+        return
+    for _, start, stop in cut_blocks(row_bytes(batch), [0, batch.num_rows], most_bytes):
+        yield batch.slice(start, stop - start)
