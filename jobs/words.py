@@ -37,7 +37,9 @@ def count_distinct(lines: pa.Array) -> tuple[pa.Array, pa.Array]:
     begin = 0
     while begin < len(data):
         stop = end_of_word(data, begin + BLOCK_BYTES)
-        block = np.full(stop - begin + 17, 32, dtype=np.uint8)  # the numbers of the last word end in the margin
+        block = np.full(
+            stop - begin + 17, 32, dtype=np.uint8
+        )  # the numbers of the last word end in the margin
         block[1 : 1 + stop - begin] = data[begin:stop]
         starts, ends = word_bounds(block)
         sizes = ends - starts
@@ -73,7 +75,9 @@ def joined(lines: pa.Array) -> Bytes:
 def is_in_word(data: Bytes) -> npt.NDArray[np.bool_]:
     """Return which bytes are not ASCII whitespace (as in ``bytes.split``)."""
     inside = data != 32
-    inside &= (data - np.uint8(9)) > 4  # tab, newline, vertical tab, form feed, carriage return; wraps below 9
+    inside &= (
+        data - np.uint8(9)
+    ) > 4  # tab, newline, vertical tab, form feed, carriage return; wraps below 9
     return inside
 
 

@@ -1,0 +1,1 @@
+"""The job library: one module per job, with the job under the module's own name."""

@@ -1,0 +1,44 @@
+"""Count how often each word occurs, a batch of lines at a time.
+
+``mr run wordcount book.txt -o counts``
+
+A batch stage: the map turns a batch of lines into a batch of words with their counts, and declaring
+``aggregate={"n": "sum"}`` has the counts of a word added up wherever they meet: in a worker's memory, when sorted
+runs merge, and in the reduce.  ``wordcount_records`` does the same one word at a time, in plain Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mapreduce import Dataset, Stage, job
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def count_words(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Count the words of the column ``line``; words are what ``bytes.split()`` returns."""
+    import pyarrow as pa
+
+    from jobs.words import count_distinct
+
+    words, counts = count_distinct(batch.column("line"))
+    return pa.RecordBatch.from_arrays([words, counts], names=["word", "n"])
+
+
+@job
+def wordcount(text: Dataset, *, partitions: int | None = None) -> Dataset:
+    """How often each word occurs, in order of words inside each part."""
+    import pyarrow as pa
+
+    schema = pa.schema([("word", pa.binary()), ("n", pa.int64())])
+    count = Stage(
+        name="count",
+        map_batch=count_words,
+        schema=schema,
+        keys=["word"],
+        aggregate={"n": "sum"},
+        partitions=partitions,
+    )
+    return count(text)
