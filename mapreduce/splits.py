@@ -40,8 +40,9 @@ EXTENSIONS = {
 COMPRESSED_EXTENSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 ERRORS = ("strict", "replace", "surrogateescape", "ignore")
 
-SLOP = 1.1 """A rest of up to a tenth of a split goes to the last split instead of a task of its own (Hadoop's
-SPLIT_SLOP).""" SMALLEST_CUT_BYTES = 1 << 20
+SLOP = 1.1
+"""A rest of up to a tenth of a split goes to the last split, not to a task of its own (Hadoop's SPLIT_SLOP)."""
+SMALLEST_CUT_BYTES = 1 << 20
 """``min_splits`` cuts no smaller than this: a task costs more than reading so little."""
 SAMPLE_RANGE_BYTES = 1 << 16
 
