@@ -17,7 +17,9 @@ from jobs.synthetic_lines import Bits, Block, Int64s, line_block, rank_table, vo
 
 _LOG_START = 1_767_225_600
 """2026-01-01 00:00:00 UTC, the first second of every generated log."""
-_WINDOW_S = 3_600
+_WINDOW_S = 3_600  # divides a day, so that a window has one date
+_VISITS = 1_000
+"""Visits that begin in a window."""
 _AGENTS = (
     "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
     "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0",
@@ -42,27 +44,26 @@ def log_blocks(seed: int) -> Iterator[Block]:
     statuses = pa.array(["200"] * 27 + ["304"] * 2 + ["301", "404", "500"])
     agents = pa.array(_AGENTS)
     host_table, page_table = rank_table(len(hosts), 18), rank_table(len(pages), 16)
+    clock = pa.array([f"{s // 3600:02}:{s // 60 % 60:02}:{s % 60:02}" for s in range(86_400)])
     waiting: list[Int64s] = [np.empty(0, np.int64)] * 3
     start = _LOG_START
     while True:
         # Visits that begin in this window; their requests past its end wait for the next one.
-        visits = 4_000
-        begin = start + bits.below(_WINDOW_S, visits)
-        length = 1 + (40 * bits.unit(visits) ** 3).astype(np.int64).clip(0, 39)
-        visit = np.repeat(np.arange(visits), length)
+        begin = start + bits.below(_WINDOW_S, _VISITS)
+        length = 1 + (40 * bits.unit(_VISITS) ** 3).astype(np.int64).clip(0, 39)
+        visit = np.repeat(np.arange(_VISITS), length)
         gap = 1 + bits.below(60, len(visit))
         first_of_visit = np.cumsum(length) - length
         gap[first_of_visit] = 0
         elapsed = np.cumsum(gap)
         time = begin[visit] + elapsed - elapsed[first_of_visit][visit]
-        host = host_table[bits.below(len(host_table), visits)].astype(np.int64)[visit]
+        host = host_table[bits.below(len(host_table), _VISITS)].astype(np.int64)[visit]
         page = page_table[bits.below(len(page_table), len(visit))].astype(np.int64)
         time, host, page = (np.concatenate(pair) for pair in zip(waiting, (time, host, page), strict=True))
         order = np.argsort(time, kind="stable")
         ready = int(np.searchsorted(time[order], start + _WINDOW_S))
         waiting = [column[order[ready:]] for column in (time, host, page)]
         time, host, page = (column[order[:ready]] for column in (time, host, page))
-        seconds = pa.array([_apache_time(second) for second in range(start, start + _WINDOW_S)])
         status = statuses.take(pa.array(bits.below(len(statuses), ready)))
         size = pc.if_else(
             pc.equal(status, "304"), "-", pa.array(200 + bits.below(50_000, ready)).cast(pa.string())
@@ -70,9 +71,9 @@ def log_blocks(seed: int) -> Iterator[Block]:
         referer = pages.take(pa.array(page_table[bits.below(len(page_table), ready)]))
         lines = pc.binary_join_element_wise(
             hosts.take(pa.array(host)),
-            " - - [",
-            seconds.take(pa.array(time - start)),
-            '] "',
+            f" - - [{_apache_date(start)}:",
+            clock.take(pa.array(time % 86_400)),
+            ' +0000] "',
             methods.take(pa.array(bits.below(len(methods), ready))),
             " ",
             pages.take(pa.array(page)),
@@ -91,8 +92,8 @@ def log_blocks(seed: int) -> Iterator[Block]:
         yield line_block(lines)
 
 
-def _apache_time(second: int) -> str:
+def _apache_date(second: int) -> str:
     moment = datetime.datetime.fromtimestamp(second, datetime.UTC)
     # Not strftime's %b: month names must not follow the locale.
     month = "JanFebMarAprMayJunJulAugSepOctNovDec"[3 * moment.month - 3 : 3 * moment.month]
-    return f"{moment:%d}/{month}/{moment:%Y:%H:%M:%S} +0000"
+    return f"{moment.day:02}/{month}/{moment.year}"

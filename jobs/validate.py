@@ -12,6 +12,7 @@ summed.
 
 from __future__ import annotations
 
+import itertools
 import operator
 import zlib
 from collections.abc import Iterator
@@ -62,7 +63,7 @@ class Verdict:
         if self.fault is not None:
             return f"invalid: {self.fault}"
         parts = "1 part" if self.parts == 1 else f"{self.parts} parts"
-        return f"valid: {self.records:,} records in {parts}, in order, checksum {self.checksum:032x} as the input"
+        return f"valid: {self.records:,} records in {parts}, in order, checksum {self.checksum:032x} as input"
 
 
 def validate(input_url: str, output_url: str, key: SortKey | None = None) -> Verdict:
@@ -127,8 +128,7 @@ class _Order:
         if self._last is not None and not self._in_order(self._last, keys[0]):
             return self._message(url, before + 1, keys[0], self._last, self._last_at)
         if not all(map(self._in_order, keys, keys[1:])):
-            pairs = zip(keys, keys[1:], strict=False)
-            wrong = next(i for i, pair in enumerate(pairs) if not self._in_order(*pair))
+            wrong = next(i for i, pair in enumerate(itertools.pairwise(keys)) if not self._in_order(*pair))
             return self._message(
                 url, before + wrong + 2, keys[wrong + 1], keys[wrong], f"record {before + wrong + 1:,}"
             )
@@ -174,13 +174,16 @@ def read_lines(file: InputFile, block_bytes: int = BLOCK_BYTES) -> Iterator[list
     Raises:
         BadInput: the file cannot be read, or its compressed data is damaged.
     """
-    pieces: list[bytes] = []
-    first = True
     with open_decompressed(file.url, file.compression, {}, _uncounted) as stream:
+        head = b""
+        while len(head) < 3 and (block := _read(stream, file.url, 3 - len(head))):
+            head += block
+        pieces = [] if head == b"\xef\xbb\xbf" else [head]
+        if b"\n" in head:
+            *lines, rest = head.split(b"\n")
+            pieces = [rest]
+            yield [line.removesuffix(b"\r") for line in lines]
         while block := _read(stream, file.url, block_bytes):
-            if first:
-                block = block.removeprefix(b"\xef\xbb\xbf")
-                first = False
             end = block.rfind(b"\n") + 1
             if end == 0:
                 pieces.append(block)
