@@ -5,7 +5,8 @@
 
 from gfs_sim.errors import StoreError
 from gfs_sim.filesystem import GFSFileSystem
-from gfs_sim.store import Store, default_root
+from gfs_sim.layout import default_root
+from gfs_sim.store import Store
 from gfs_sim.values import (
     ChunkPlace,
     CollectReport,

@@ -1,33 +1,486 @@
-"""The store as an fsspec filesystem, protocol ``gfs``."""
+"""The store as an fsspec filesystem, protocol ``gfs``.
 
+What follows ``gfs://`` is a path and nothing else: ``gfs://a/b``, ``gfs:///a/b`` and ``/a/b`` are one file in
+one store, that of ``root=``, else the default one. No listing is cached, so that what another process
+did is seen at once. A name that exists as written is taken as written, also where it holds ``*?[]``.
+"""
+
+import errno
+import io
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from fsspec import AbstractFileSystem
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.utils import isfilelike, stringify_path
 
+from gfs_sim import layout, namespace
+from gfs_sim.append import AppendWriter
+from gfs_sim.literal import pair_literal
+from gfs_sim.namespace import Node
+from gfs_sim.reader import ChunkReader, StoreReader
 from gfs_sim.store import Store
+from gfs_sim.writer import ChunkWriter, StoreWriter
+
+COPY_BYTES = 512 << 10
 
 
-class GFSFileSystem(AbstractFileSystem):
+class GFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """Files in a chunk store.
 
-    Options: ``root`` (the store's folder), ``replication`` (goal of files written through this instance),
-    ``durable`` (fsync before a file is published).
+    Options: ``root`` (the store's folder; default ``$MR_HOME/store``), ``replication`` (goal of files
+    written through this instance), ``durable`` (fsync before a file is published).
     """
 
-    protocol = "gfs"
+    protocol = layout.PROTOCOL
     root_marker = "/"
 
     def __init__(
         self,
-        root: str | None = None,
+        root: str | os.PathLike[str] | None = None,
         *,
         replication: int | None = None,
         durable: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        self.root = None if root is None else os.path.abspath(os.path.expanduser(root))
+        self.replication = replication
+        self.durable = durable
+        self._store: Store | None = None
 
     @property
     def store(self) -> Store:
         """The store behind this filesystem, for what fsspec has no name for."""
-        raise NotImplementedError
+        root = Path(self.root) if self.root is not None else layout.default_root()
+        if self._store is None or self._store.root != root or not self._store.exists():
+            self._store = Store(root, durable=self.durable)
+        return self._store
+
+    @property
+    def fsid(self) -> str:
+        """Identify the store."""
+        return f"{self.protocol}:{self.store.root}"
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(each) for each in path]
+        return layout.fold(stringify_path(path))
+
+    def unstrip_protocol(self, name: str) -> str:
+        """Return the URL of a path, as a user would type it."""
+        return f"{layout.PROTOCOL}://{self._strip_protocol(name).lstrip('/')}"
+
+    # Looking
+
+    def _info(self, node: Node) -> dict[str, Any]:
+        return {
+            "name": node.path,
+            "size": node.size,
+            "type": "directory" if node.is_dir else "file",
+            "created": node.created,
+            "mtime": node.modified,
+            "replication": node.replication,
+            "chunk_bytes": node.chunk_bytes,
+        }
+
+    def _node(self, path: str) -> Node:
+        with self.store.master.database.read() as connection:
+            return namespace.get(connection, self._strip_protocol(path))
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """Return name, size, type, created, mtime, replication and chunk_bytes; FileNotFoundError if absent."""
+        return self._info(self._node(path))
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Return whether there is a file or folder."""
+        with self.store.master.database.read() as connection:
+            return namespace.find(connection, self._strip_protocol(path)) is not None
+
+    def created(self, path: str) -> datetime:
+        """Return when a path was made."""
+        return datetime.fromtimestamp(self._node(path).created, UTC)
+
+    def modified(self, path: str) -> datetime:
+        """Return when a path was last written."""
+        return datetime.fromtimestamp(self._node(path).modified, UTC)
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        """Return what a folder holds, or the file itself."""
+        with self.store.master.database.read() as connection:
+            node = namespace.get(connection, self._strip_protocol(path))
+            nodes = namespace.children(connection, node.path) if node.is_dir else [node]
+        return [self._info(each) for each in nodes] if detail else [each.path for each in nodes]
+
+    def find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        detail: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Return all files below a folder (``withdirs``: and folders, itself included), by name."""
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        path = self._strip_protocol(path)
+        with self.store.master.database.read() as connection:
+            node = namespace.find(connection, path)
+            if node is None:
+                return {} if detail else []
+            nodes = [node, *namespace.subtree(connection, path)] if node.is_dir else [node]
+        depth = len(path.rstrip("/").split("/"))
+        found = {
+            each.path: self._info(each)
+            for each in nodes
+            if (withdirs or not each.is_dir)
+            and (maxdepth is None or each is node or len(each.path.split("/")) - depth <= maxdepth)
+        }
+        return found if detail else list(found)
+
+    def locations(self, path: str) -> list[dict[str, Any]]:
+        """Return where a file's chunks lie, in order: offset, length, servers."""
+        places = self.store.locations(path)
+        return [{"offset": p.offset, "length": p.length, "servers": list(p.servers)} for p in places]
+
+    def ukey(self, path: str) -> str:
+        """Return a value that changes whenever the file does."""
+        node = self._node(path)
+        return f"{node.content}-{node.size}-{node.modified}"
+
+    # Folders
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        """Make a folder; FileExistsError if the name is taken."""
+        path = self._strip_protocol(path)
+        with self.store.master.database.write() as connection:
+            if namespace.find(connection, path) is not None:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            parent = layout.parent_of(path)
+            if not create_parents and not namespace.get(connection, parent).is_dir:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), parent)
+            namespace.make_folders(connection, path, time.time())
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Make a folder and those above it."""
+        path = self._strip_protocol(path)
+        with self.store.master.database.write() as connection:
+            node = namespace.find(connection, path)
+            if node is not None and not (exist_ok and node.is_dir):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            namespace.make_folders(connection, path, time.time())
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder; OSError(ENOTEMPTY) if it holds something."""
+        path = self._strip_protocol(path)
+        if not self._node(path).is_dir:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        if path != "/":
+            self.store.delete(path)
+
+    # Reading and writing
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: Any = None,
+        replication: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        path = self._strip_protocol(path)
+        master = self.store.master
+        if mode in ("r", "rb"):
+            buffer_bytes = max(block_size or 0, 64 << 10) if block_size else 256 << 10
+            return StoreReader(
+                ChunkReader(master, master.view(path)), fs=self, buffer_bytes=min(buffer_bytes, 4 << 20)
+            )
+        goal = replication or self.replication
+        if mode in ("w", "wb", "x", "xb"):
+            exclusive = mode.startswith("x")
+            target = master.target(path, replication=goal, exclusive=exclusive)
+            writer = ChunkWriter(master, target, exclusive=exclusive, autocommit=autocommit)
+            return StoreWriter(writer, fs=self, path=path, mode=mode)
+        if mode in ("a", "ab"):
+            return StoreWriter(
+                AppendWriter(master, path, replication=goal, autocommit=autocommit),
+                fs=self,
+                path=path,
+                mode=mode,
+            )
+        raise ValueError(f"{path}: mode {mode!r} is not supported; use rb, wb, xb or ab")
+
+    def open(
+        self, path: str, mode: str = "rb", *args: Any, compression: str | None = None, **kwargs: Any
+    ) -> Any:
+        """Open a file; ``compression`` reads or writes through it. See the class for what ``close`` does."""
+        if compression is None or "r" in mode or "b" not in mode:
+            return super().open(path, mode, *args, compression=compression, **kwargs)
+        inner = super().open(path, mode, *args, **kwargs)
+        try:
+            from fsspec.compression import compr
+            from fsspec.core import get_compression
+
+            kind = get_compression(path, compression)
+            return inner if kind is None else _CompressedWriter(compr[kind](inner, mode="w"), inner)
+        except BaseException:
+            inner.discard()
+            raise
+
+    def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
+        """Write a whole file; ``mode="create"`` raises FileExistsError if the name is taken."""
+        with self._open(path, "xb" if mode == "create" else "wb", **kwargs) as file:
+            file.raw.write(value)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        """Return a file's bytes, or those from ``start`` to ``end``, as in a slice."""
+        with self._open(path, "rb") as file:
+            low, high, _ = slice(start, end).indices(file.size)
+            buffer = bytearray(max(0, high - low))
+            file.raw.read_at(low, memoryview(buffer))
+            return bytes(buffer)
+
+    def put_file(
+        self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
+    ) -> None:
+        """Copy one local file, or make the folder if it is one."""
+        if os.path.isdir(lpath):
+            self.makedirs(rpath, exist_ok=True)
+            return
+        with open(lpath, "rb", buffering=0) as source:
+            callback.set_size(os.fstat(source.fileno()).st_size)
+            with self._open(rpath, "xb" if mode == "create" else "wb", **kwargs) as target:
+                buffer = memoryview(bytearray(COPY_BYTES))
+                while count := source.readinto(buffer):
+                    target.raw.write(buffer[:count])
+                    callback.relative_update(count)
+
+    def get_file(
+        self,
+        rpath: str,
+        lpath: Any = None,
+        callback: Any = DEFAULT_CALLBACK,
+        outfile: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Copy one file to a local path or an open file, or make the folder if it is one."""
+        if outfile is None and isfilelike(lpath):
+            outfile = lpath
+        elif outfile is None and self.isdir(rpath):
+            os.makedirs(lpath, exist_ok=True)
+            return
+        with self._open(rpath, "rb") as source:
+            callback.set_size(source.size)
+            if outfile is not None:
+                _pour(source, outfile, callback)
+                return
+            os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
+            with open(lpath, "wb", buffering=0) as target:
+                _pour(source, target, callback)
+
+    # Moving, copying, removing
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        """Copy one file by sharing its chunks until one side is appended to; a folder is only made."""
+        self.store.copy_file(path1, path2)
+
+    def mv(
+        self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any
+    ) -> None:
+        """Move a file or a whole folder at once (into ``path2`` if that is a folder); a file there is replaced.
+
+        Lists and patterns move one by one.
+        """
+        if isinstance(path1, list | tuple):
+            targets = (
+                path2
+                if isinstance(path2, list | tuple)
+                else [f"{path2}/{p.rsplit('/', 1)[-1]}" for p in path1]
+            )
+            for source, target in zip(path1, targets, strict=True):
+                self.store.rename(source, target)
+            return
+        sources = self.expand_path(path1)
+        into = (
+            stringify_path(path2).endswith("/")
+            or self.isdir(path2)
+            or sources != [self._strip_protocol(path1)]
+        )
+        for source in sources:
+            if self._strip_protocol(path2) == source:
+                continue
+            name = source.rsplit("/", 1)[-1]
+            self.store.rename(source, f"{path2}/{name}" if into else path2)
+
+    def rm_file(self, path: str) -> None:
+        """Delete one file."""
+        path = self._strip_protocol(path)
+        if self._node(path).is_dir:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        self.store.delete(path)
+
+    _rm = rm_file
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Delete files, or folders with ``recursive``; they can be undeleted until ``gc`` removes them."""
+        if maxdepth is not None:
+            super().rm(path, recursive=recursive, maxdepth=maxdepth)
+            return
+        for each in self.expand_path(path):
+            # With a pattern, something may already have gone with the folder it lay in.
+            if self.exists(each):
+                self.store.delete(each, recursive=recursive)
+
+    def expand_path(
+        self,
+        path: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        assume_literal: bool = False,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Return the paths that names, patterns and lists of them stand for; an existing name stands for itself."""
+        if isinstance(path, str | os.PathLike):
+            path = [path]
+        found: set[str] = set()
+        missing = []
+        for each in path:
+            literal = assume_literal or self.exists(each)
+            try:
+                found.update(
+                    super().expand_path(
+                        [each], recursive=recursive, maxdepth=maxdepth, assume_literal=literal, **kwargs
+                    )
+                )
+            except FileNotFoundError:
+                missing.append(each)
+        if not found:
+            raise FileNotFoundError(
+                errno.ENOENT, os.strerror(errno.ENOENT), str(missing[0] if missing else path)
+            )
+        return sorted(found)
+
+    def copy(
+        self,
+        path1: Any,
+        path2: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        on_error: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Copy inside the store, by sharing chunks; see fsspec's page on copying for what goes where."""
+        pairs = pair_literal(self, path1, self, path2, recursive=recursive, maxdepth=maxdepth)
+        path1, path2 = pairs if pairs else (path1, path2)
+        super().copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error=on_error, **kwargs)
+
+    def get(
+        self,
+        rpath: Any,
+        lpath: Any,
+        recursive: bool = False,
+        callback: Any = DEFAULT_CALLBACK,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Copy to local files; see fsspec's page on copying for what goes where."""
+        from fsspec.implementations.local import LocalFileSystem
+
+        pairs = pair_literal(self, rpath, LocalFileSystem(), lpath, recursive=recursive, maxdepth=maxdepth)
+        rpath, lpath = pairs if pairs else (rpath, lpath)
+        super().get(rpath, lpath, recursive=recursive, callback=callback, maxdepth=maxdepth, **kwargs)
+
+    def put(
+        self,
+        lpath: Any,
+        rpath: Any,
+        recursive: bool = False,
+        callback: Any = DEFAULT_CALLBACK,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Copy from local files; see fsspec's page on copying for what goes where."""
+        from fsspec.implementations.local import LocalFileSystem
+
+        pairs = pair_literal(LocalFileSystem(), lpath, self, rpath, recursive=recursive, maxdepth=maxdepth)
+        lpath, rpath = pairs if pairs else (lpath, rpath)
+        super().put(lpath, rpath, recursive=recursive, callback=callback, maxdepth=maxdepth, **kwargs)
+
+    def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
+        """Make an empty file, or with ``truncate=False`` set the time of one that is there."""
+        if truncate or not self.exists(path):
+            super().touch(path, truncate=True, **kwargs)
+            return
+        with self.store.master.database.write() as connection:
+            connection.execute(
+                "UPDATE nodes SET modified = ? WHERE path = ?", (time.time(), self._strip_protocol(path))
+            )
+
+    # Beyond fsspec
+
+    def append_record(self, path: str, record: bytes, *, record_id: bytes | None = None) -> int:
+        """Append a record at least once and return its offset; see ``Store.append_record``."""
+        return self.store.append_record(path, record, record_id=record_id)
+
+    def read_records(self, path: str) -> Iterator[bytes]:
+        """Yield the records of a record file; see ``Store.read_records``."""
+        return self.store.read_records(path)
+
+    def drop(self, path: str) -> bool:
+        """Remove a file or folder at once, without undelete; see ``Store.drop``."""
+        return self.store.drop(path)
+
+
+def _pour(source: StoreReader, target: Any, callback: Any) -> None:
+    buffer = memoryview(bytearray(COPY_BYTES))
+    while count := source.raw.readinto(buffer):
+        part = buffer[:count]
+        while part:
+            written = target.write(part)
+            part = part[len(part) if written is None else written :]
+        callback.relative_update(count)
+
+
+class _CompressedWriter(io.BufferedIOBase):
+    """A compressor that closes the file it writes to, which those of the standard library leave open."""
+
+    def __init__(self, compressor: Any, inner: StoreWriter) -> None:
+        self._compressor = compressor
+        self._inner = inner
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        count = self._compressor.write(data)
+        return len(memoryview(data)) if count is None else int(count)
+
+    def flush(self) -> None:
+        if not self._compressor.closed:
+            self._compressor.flush()
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                self._compressor.close()
+                self._inner.close()
+            finally:
+                if not self._inner.closed:
+                    self._inner.discard()
+                super().close()
+
+    def discard(self) -> None:
+        """Throw the file away."""
+        self._inner.discard()
+        super().close()
+
+    def __del__(self) -> None:
+        if not self.closed:
+            self.discard()

@@ -1,0 +1,481 @@
+"""Appending to a file under a lease: mode "ab", and the atomic record append of GFS (3.1, 3.3).
+
+The last chunk is extended in place on every replica. Bytes beyond the length the master knows are
+nobody's: readers do not see them, and the next appender cuts them off. So an append is visible whole,
+when its transaction commits, or not at all. What a record looks like is in ``records``.
+"""
+
+import contextlib
+import io
+import os
+import random
+import sqlite3
+import time
+import uuid
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gfs_sim import chunks, namespace
+from gfs_sim.checksum import BLOCK_BYTES, Sums, add_blocks
+from gfs_sim.chunks import Chunk
+from gfs_sim.errors import ChunkLost, LeaseLost
+from gfs_sim.master import Master, SealedChunk, Target
+from gfs_sim.processes import is_alive, this_process
+from gfs_sim.server import BadReplica, Replica, clone, create_replica, replica_path, write_all, write_sums
+from gfs_sim.writer import PIECE_BYTES, ChunkWriter, OpenChunk
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+SPOOL_BYTES = 8 << 20
+"""What an appender gathers before it takes the lease, so that most appends hold it for one write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """The right to extend a file's last chunk. ``written`` is the chunk written to: a copy if others share it."""
+
+    token: str
+    content: int
+    chunk: Chunk
+    written: Chunk
+    target: Target
+    size: int
+    until: float
+    lease_s: float
+
+
+def take_lease(master: Master, path: str, *, wait_s: float | None = None) -> Lease:
+    """Lease the last chunk of a file, adding an empty one where it is full; wait for another appender.
+
+    A lease ends when its holder releases it, dies, or lets it expire and as long again passes.
+
+    Raises:
+        FileNotFoundError, IsADirectoryError: no such file.
+        TimeoutError: another process held the lease all the time.
+    """
+    give_up = None
+    while True:
+        free = master.free_bytes()
+        now = time.time()
+        with master.database.write() as connection:
+            lease = _try_lease(connection, path, free, now)
+            if give_up is None:
+                lease_s = chunks.settings(connection).lease_s
+                give_up = now + (wait_s if wait_s is not None else 3 * lease_s)
+        if lease is not None:
+            return lease
+        if now > give_up:
+            raise TimeoutError(f"{path}: another process has been appending all the time; try again")
+        time.sleep(random.uniform(0.001, 0.02))
+
+
+def _try_lease(connection: sqlite3.Connection, path: str, free: dict[str, int], now: float) -> Lease | None:
+    node = namespace.get_file(connection, path)
+    assert node.content is not None
+    assert node.chunk_bytes is not None
+    settings = chunks.settings(connection)
+    target = Target(
+        path=path, chunk_bytes=node.chunk_bytes, replication=node.replication or settings.replication
+    )
+
+    def new_chunk() -> Chunk:
+        return chunks.allocate(
+            connection,
+            replication=target.replication,
+            chunk_bytes=target.chunk_bytes,
+            free_bytes=free,
+            writer=this_process(),
+            now=now,
+            random=random.Random(),
+        )
+
+    handles = namespace.handles_of(connection, node.content)
+    last = None
+    if handles:
+        holder, until = connection.execute(
+            "SELECT writer, lease_until FROM chunks WHERE handle = ?", (handles[-1],)
+        ).fetchone()
+        if holder is not None and until + settings.lease_s > now and is_alive(holder):
+            return None
+        last = chunks.locate(connection, handles[-1])
+    if last is not None and last.length == 0:
+        # Left by an appender that died before its first commit; its files may be anything.
+        connection.execute(
+            "DELETE FROM contents WHERE content = ? AND handle = ?", (node.content, last.handle)
+        )
+        chunks.drop_chunks(connection, [last.handle])
+        handles.pop()
+        last = None
+    if last is None or last.length >= target.chunk_bytes:
+        last = new_chunk()
+        connection.execute("INSERT INTO contents VALUES (?, ?, ?)", (node.content, len(handles), last.handle))
+    shared = (
+        connection.execute("SELECT COUNT(*) FROM contents WHERE handle = ?", (last.handle,)).fetchone()[0] > 1
+    )
+    token = uuid.uuid4().hex
+    until = now + settings.lease_s
+    connection.execute(
+        "UPDATE chunks SET writer = ?, lease = ?, lease_until = ? WHERE handle = ?",
+        (this_process(), token, until, last.handle),
+    )
+    written = last
+    if shared:
+        # The copy is made on the same servers (GFS 3.4).
+        handle = connection.execute(
+            "INSERT INTO chunks (version, length, writer) VALUES (1, 0, ?)", (this_process(),)
+        ).lastrowid
+        assert handle is not None
+        for server in last.servers:
+            connection.execute(
+                "INSERT INTO replicas (handle, server, bytes) VALUES (?, ?, 0)", (handle, server)
+            )
+        written = Chunk(handle, 1, last.length, last.servers)
+    return Lease(
+        token=token,
+        content=node.content,
+        chunk=last,
+        written=written,
+        target=target,
+        size=node.size,
+        until=until,
+        lease_s=settings.lease_s,
+    )
+
+
+class Tail:
+    """The end of a file under a lease: write, then ``commit`` or ``release``."""
+
+    def __init__(self, master: Master, lease: Lease) -> None:
+        self.lease = lease
+        self.length = lease.written.length
+        """Bytes in the leased chunk, with what is not committed."""
+        self.added = 0
+        self._master = master
+        self._until = lease.until
+        self._sums = array("I")
+        self._files: dict[str, int] = {}
+        self._version = lease.written.version
+        self._more: list[SealedChunk] = []
+        self._chunk: OpenChunk | None = None
+        self._allocated: list[int] = [] if lease.written is lease.chunk else [lease.written.handle]
+        try:
+            self._open_replicas()
+        except BaseException:
+            self.release()
+            raise
+
+    def _open_replicas(self) -> None:
+        known = self.lease.chunk
+        if known.length and not known.servers:
+            found = self._master.locate(known.handle)
+            known = found if found is not None else known
+        failures: list[str] = []
+        sums: Sums | None = None
+        for server in known.servers:
+            try:
+                mine = self._open_replica(server, known)
+            except BadReplica as bad:
+                self._master.report(known.handle, server, bad)
+                failures.append(f"{server}: {bad.detail}")
+                continue
+            except OSError as error:
+                self._master.note("append failed", server, known.handle, str(error))
+                failures.append(f"{server}: {error}")
+                continue
+            if sums is not None and mine.blocks != sums.blocks:
+                # Both match their own sums, so this cannot come from a flipped bit; keep the first.
+                os.close(self._files.pop(server))
+                self._master.report(
+                    known.handle, server, BadReplica("corrupt", "differs from the other replicas")
+                )
+                continue
+            sums = mine
+            self._version = max(self._version, mine.version)
+        if sums is None:
+            raise ChunkLost(
+                f"{self.lease.target.path}: its last chunk (handle {known.handle:016x}) has no good replica to append"
+                f" to ({'; '.join(failures) or 'its servers are gone'}); see `mr fs fsck`"
+            )
+        self._sums = array("I", sums.blocks)
+
+    def _open_replica(self, server: str, known: Chunk) -> Sums:
+        folder, handle = self._master.folder, self.lease.written.handle
+        path = replica_path(folder, server, handle)
+        if known.length == 0:
+            self._files[server] = create_replica(folder, server, handle)
+            return Sums(version=1, length=0, blocks=array("I"))
+        with self._master.open_replica(server, known) as replica:
+            if self.lease.written is not self.lease.chunk:
+                clone(replica, folder, server, handle, length=known.length, version=1)
+                sums = Sums(version=1, length=known.length, blocks=_cut(replica, known.length))
+            else:
+                sums = Sums(
+                    version=replica.sums.version, length=known.length, blocks=_cut(replica, known.length)
+                )
+                if replica.sums.length > known.length:
+                    # Of an append that never committed. The sums first: a reader must not find more than there is.
+                    write_sums(folder, server, handle, sums)
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        os.ftruncate(fd, known.length)
+        os.lseek(fd, known.length, os.SEEK_SET)
+        self._files[server] = fd
+        return sums
+
+    def write(self, data: memoryview) -> None:
+        """Add bytes after those written so far, in new chunks where the leased one is full."""
+        self._extend_lease()
+        while data:
+            if self.length < self.lease.target.chunk_bytes:
+                piece = data[: min(PIECE_BYTES, self.lease.target.chunk_bytes - self.length)]
+                self._write_tail(piece)
+            else:
+                if self._chunk is None:
+                    chunk = self._master.new_chunk(self.lease.target)
+                    self._allocated.append(chunk.handle)
+                    self._chunk = OpenChunk(self._master, chunk)
+                piece = data[: self.lease.target.chunk_bytes - self._chunk.length]
+                self._chunk.append(piece)
+                if self._chunk.length == self.lease.target.chunk_bytes:
+                    self._seal_chunk()
+            self.added += len(piece)
+            data = data[len(piece) :]
+
+    def _write_tail(self, piece: memoryview) -> None:
+        add_blocks(self._sums, self.length, piece)
+        for server in list(self._files):
+            try:
+                write_all(self._files[server], piece)
+            except OSError as error:
+                self._drop(server, error)
+        self.length += len(piece)
+
+    def _drop(self, server: str, error: OSError) -> None:
+        os.close(self._files.pop(server))
+        if not self._files:
+            raise error
+        self._master.note("append failed", server, self.lease.written.handle, str(error))
+
+    def _seal_chunk(self) -> None:
+        if self._chunk is not None:
+            self._more.append(self._chunk.seal())
+            self._chunk = None
+
+    def pad(self) -> None:
+        """Fill the leased chunk with zeros, so that what follows starts in a new one."""
+        zeros = memoryview(bytes(BLOCK_BYTES))
+        while self.length < self.lease.target.chunk_bytes:
+            self.write(zeros[: min(BLOCK_BYTES, self.lease.target.chunk_bytes - self.length)])
+
+    def _extend_lease(self) -> None:
+        now = time.time()
+        if now < self._until - self.lease.lease_s / 2:
+            return
+        if now < self._until:
+            with self._master.database.write() as connection:
+                kept = connection.execute(
+                    "UPDATE chunks SET lease_until = ? WHERE handle = ? AND lease = ?",
+                    (now + self.lease.lease_s, self.lease.chunk.handle, self.lease.token),
+                ).rowcount
+            if kept:
+                self._until = now + self.lease.lease_s
+                return
+        raise LeaseLost(f"{self.lease.target.path}: the lease to append expired; nothing was appended")
+
+    def commit(self) -> None:
+        """Make what was written visible, all of it at once; LeaseLost if the lease is gone.
+
+        The version rises, so a server that missed this append is known to be stale (GFS 4.5).
+        """
+        master, lease = self._master, self.lease
+        self._extend_lease()
+        self._seal_chunk()
+        version = self._version + 1
+        sums = Sums(version=version, length=self.length, blocks=self._sums)
+        for server in list(self._files):
+            try:
+                if master.durable:
+                    os.fsync(self._files[server])
+                write_sums(master.folder, server, lease.written.handle, sums, durable=master.durable)
+            except OSError as error:
+                self._drop(server, error)
+        with master.database.write(durable=master.durable) as connection:
+            mine = connection.execute(
+                "SELECT 1 FROM chunks, nodes WHERE handle = ? AND lease = ? AND nodes.content = ?",
+                (lease.chunk.handle, lease.token, lease.content),
+            ).fetchone()
+            if not mine:
+                raise LeaseLost(
+                    f"{lease.target.path}: the lease to append was revoked (a snapshot, or the file was replaced);"
+                    " nothing was appended"
+                )
+            live = connection.execute("SELECT COUNT(*) FROM servers WHERE state = 'live'").fetchone()[0]
+            wanted = min(lease.target.replication, live)
+            handle = lease.written.handle
+            connection.execute(
+                "UPDATE chunks SET writer = NULL, lease = NULL, lease_until = NULL WHERE handle = ?",
+                (lease.chunk.handle,),
+            )
+            connection.execute(
+                "UPDATE chunks SET version = ?, writer = ? WHERE handle = ?",
+                (version, this_process(), handle),
+            )
+            chunks.seal(connection, handle, this_process(), self.length, tuple(self._files), wanted)
+            if handle != lease.chunk.handle:
+                connection.execute(
+                    "UPDATE contents SET handle = ? WHERE content = ? AND handle = ?",
+                    (handle, lease.content, lease.chunk.handle),
+                )
+            number = connection.execute(
+                "SELECT MAX(number) FROM contents WHERE content = ?", (lease.content,)
+            ).fetchone()[0]
+            for more in self._more:
+                number += 1
+                chunks.seal(connection, more.handle, this_process(), more.length, more.servers, wanted)
+                connection.execute(
+                    "INSERT INTO contents VALUES (?, ?, ?)", (lease.content, number, more.handle)
+                )
+            connection.execute(
+                "UPDATE nodes SET size = size + ?, modified = ? WHERE content = ?",
+                (self.added, time.time(), lease.content),
+            )
+        self._allocated.clear()
+        self._close_files()
+
+    def release(self) -> None:
+        """Give the lease back and throw away what was not committed."""
+        self._close_files()
+        with self._master.database.write() as connection:
+            connection.execute(
+                "UPDATE chunks SET writer = NULL, lease = NULL, lease_until = NULL WHERE handle = ? AND lease = ?",
+                (self.lease.chunk.handle, self.lease.token),
+            )
+        if self._allocated:
+            self._master.abandon(self._allocated)
+            self._allocated.clear()
+
+    def _close_files(self) -> None:
+        if self._chunk is not None:
+            self._chunk.close()
+            self._chunk = None
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+
+def _cut(replica: Replica, length: int) -> "array[int]":
+    """Return the sums of a replica's first ``length`` bytes; its last block is read and verified for that."""
+    whole, rest = divmod(length, BLOCK_BYTES)
+    if length == replica.sums.length:
+        return array("I", replica.sums.blocks)
+    sums = replica.sums.blocks[:whole]
+    if rest:
+        part = memoryview(bytearray(rest))
+        replica.read_into(whole * BLOCK_BYTES, part)
+        add_blocks(sums, whole * BLOCK_BYTES, part)
+    return sums
+
+
+class AppendWriter(ChunkWriter):
+    """The unbuffered writer of mode "ab": what it gets is appended at ``close``, whole.
+
+    A file that is absent is made. Several appenders take turns; each one's bytes stay together.
+    """
+
+    def __init__(self, master: Master, path: str, *, replication: int | None, autocommit: bool) -> None:
+        super().__init__(
+            master,
+            master.target(path, replication=replication, exclusive=False),
+            exclusive=True,
+            autocommit=autocommit,
+        )
+        self._spool = bytearray()
+        self._tail: Tail | None = None
+        self._fresh = False
+        self.base = 0
+        with contextlib.suppress(FileNotFoundError):
+            self.base = master.view(path).size
+
+    def tell(self) -> int:
+        """Return the file's length at opening and the bytes written since."""
+        return self.base + len(self._spool) + self.size
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        """Take all of ``data``."""
+        view = memoryview(data).cast("B")
+        size = len(view)
+        if self.state == "discarded":
+            return size
+        if self._tail is None and not self._fresh and len(self._spool) + size <= SPOOL_BYTES:
+            self._spool += view
+            return size
+        self._begin()
+        self._pass_on(view)
+        return size
+
+    def _begin(self) -> None:
+        if self._tail is not None or self._fresh:
+            return
+        try:
+            self._tail = Tail(self._master, take_lease(self._master, self.target.path))
+        except FileNotFoundError:
+            self._fresh = True
+        spool, self._spool = self._spool, bytearray()
+        self._pass_on(memoryview(spool))
+
+    def _pass_on(self, view: memoryview) -> None:
+        if self._tail is None:
+            super().write(view)
+            return
+        try:
+            self._tail.write(view)
+        except BaseException:
+            self.discard()
+            raise
+        self.size += len(view)
+
+    def seal(self) -> None:
+        """Keep what was written for ``commit``."""
+
+    def commit(self) -> None:
+        """Append what was written."""
+        for _ in range(100):
+            again = bytes(self._spool) if self._tail is None and not self._fresh else None
+            try:
+                self._commit_once()
+                return
+            except (LeaseLost, FileExistsError):
+                # A snapshot took the lease, or somebody made the file first. What was spooled can be done again.
+                if again is None:
+                    raise
+                self._reset(again)
+        raise LeaseLost(f"{self.target.path}: the lease to append was revoked again and again")
+
+    def _reset(self, spool: bytes) -> None:
+        self._spool = bytearray(spool)
+        self._tail = None
+        self._fresh = False
+        self.size = 0
+        self.state = "open"
+        self._handles, self._sealed, self._chunk = [], [], None
+
+    def _commit_once(self) -> None:
+        self._begin()
+        if self._tail is None:
+            super().seal()
+            super().commit()
+            return
+        try:
+            self._tail.commit()
+        except BaseException:
+            self.discard()
+            raise
+        self.state = "published"
+        self._master.step()
+
+    def discard(self) -> None:
+        """Throw away what was written and give the lease back."""
+        if self._tail is not None and self.state == "open" and os.getpid() == self._process:
+            self.state = "discarded"
+            self._tail.release()
+        super().discard()
