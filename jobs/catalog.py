@@ -45,10 +45,10 @@ def library_job(name: str) -> Job:
 
 
 def find_job(reference: str) -> Job:
-    """Return the job that ``reference`` names: a library name, ``file.py``, ``file.py:job`` or ``module:job``.
+    """Return the job that ``reference`` names: of the library, ``file.py``, ``file.py:job`` or ``module:job``.
 
     Raises:
-        BadJob: there is no such job or file, the file does not import, or it has several jobs and none is named.
+        BadJob: there is no such job or file, the file does not import, or has several jobs and none is named.
     """
     place, _, name = reference.partition(":")
     if place.endswith(".py"):

@@ -1,9 +1,10 @@
 """Count the distinct words of a batch of lines without a Python loop over words.
 
-Words are what ``bytes.split()`` returns: maximal runs of bytes other than ASCII whitespace, inside one line.
-A word of up to 14 bytes is one or two 64-bit numbers, its length among them, so equal numbers are equal words;
-they are counted in a small table addressed by a hash.  A word that is longer, or whose place in the table is
-taken by another, is left for Arrow's own (slower) count.  The result is exact whatever the hash does.
+Words are what ``bytes.split()`` returns: maximal runs of bytes other than ASCII whitespace, inside one
+line. A word of up to 14 bytes is one or two 64-bit numbers, its length among them, so equal numbers are
+equal words; they are counted in a small table addressed by a hash.  A word that is longer, or whose place
+in the table is taken by another, is left for Arrow's own (slower) count.  The result is exact whatever the
+hash does.
 
 Nothing here folds case, strips punctuation or knows an encoding.
 """
@@ -94,7 +95,7 @@ def end_of_word(data: Bytes, place: int) -> int:
 
 
 def word_bounds(data: Bytes) -> tuple[Ints, Ints]:
-    """Return where the words of ``data`` start and end (exclusive); ``data`` starts and ends with whitespace."""
+    """Return where the words of ``data``, which starts and ends with whitespace, start and end (exclusive)."""
     inside = is_in_word(data)
     edges = np.flatnonzero(inside[1:] != inside[:-1])
     edges += 1
@@ -102,7 +103,7 @@ def word_bounds(data: Bytes) -> tuple[Ints, Ints]:
 
 
 def shifted(numbers: Numbers, sizes: Ints) -> Numbers:
-    """Return the first ``sizes`` bytes of each number, with the size in the lowest byte; 0 where a size is above 7."""
+    """Return the first ``sizes`` bytes of each number above the size in the lowest byte; 0 for sizes above 7."""
     sizes = np.minimum(sizes, 8)
     left = (56 - 8 * sizes).view(np.uint64)  # shifting by 64 or more, as a wrapped -8 is, gives 0
     return ((numbers << np.uint64(8)) << left) | (sizes & 7).view(np.uint64)
@@ -160,7 +161,7 @@ class _Table:
 
 
 def slices(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
-    """Return ``data[start:end]`` for each pair as a binary array; the slices are in order and do not overlap."""
+    """Return ``data[start:end]`` for each pair as a binary array; the slices come in order and never overlap."""
     bounds = np.empty(2 * len(starts) + 1, dtype=np.int32)
     bounds[0:-1:2], bounds[1::2] = starts, ends
     bounds[-1] = bounds[-2] if len(starts) else 0

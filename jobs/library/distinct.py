@@ -2,8 +2,9 @@
 
 ``mr run distinct names.txt -o unique``
 
-The whole line is the key and nothing else travels.  Equal lines come one after the other to the reduce, which passes
-on the first of each; the map does the same for its own batch, so that a line that is everywhere travels seldom.
+The whole line is the key and nothing else travels.  Equal lines come one after the other to the reduce,
+which passes on the first of each; the map does the same for its own batch, so that a line that is
+everywhere travels seldom.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 ``mr run grep access.log -o errors -p pattern='" 5[0-9][0-9] '``
 
-A map-only stage: nothing is shuffled, and each part holds the matches of one piece of the input, so the parts read in
-name order give the lines in input order.  The pattern is RE2's syntax and matches anywhere in the line.
+A map-only stage: nothing is shuffled, and each part holds the matches of one piece of the input, so the
+parts read in name order give the lines in input order.  The pattern is RE2's syntax and matches anywhere in
+the line.
 """
 
 from __future__ import annotations

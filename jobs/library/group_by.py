@@ -1,12 +1,15 @@
 """Aggregate columns of a table by groups.
 
-``mr run group_by sales.parquet -o totals -p by=country,year -p sum=amount -p mean=price --output-format csv``
+``mr run group_by sales.parquet -o totals -p by=country,year -p sum=amount -p mean=price --output-format
+csv``
 
-Each of ``sum``, ``mean``, ``min`` and ``max`` takes column names separated by commas; ``count`` counts the rows of each
-group unless it is false.  The result has the columns of ``by``, then ``sum_amount``, ``mean_price``, ..., ``count``.
-Nulls form a group of their own and are left out of the aggregates, as in SQL: a sum of nulls only is null.
+Each of ``sum``, ``mean``, ``min`` and ``max`` takes column names separated by commas; ``count`` counts the
+rows of each group unless it is false.  The result has the columns of ``by``, then ``sum_amount``,
+``mean_price``, ..., ``count``. Nulls form a group of their own and are left out of the aggregates, as in
+SQL: a sum of nulls only is null.
 
-A mean does not fold, but its sum and count do: the first stage folds those, and a second, map-only one divides.
+A mean does not fold, but its sum and count do: the first stage folds those, and a second, map-only one
+divides.
 """
 
 from __future__ import annotations

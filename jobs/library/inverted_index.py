@@ -2,9 +2,9 @@
 
 ``mr run inverted_index books/ -o index``
 
-The map asks for ``task`` by the name of a keyword-only parameter and learns from ``task.input`` which file it reads.
-The key is (word, file, offset) with ``group=1``: words partition and group, file and offset only order, so
-the places of a word arrive sorted and none has to be held to sort them.
+The map asks for ``task`` by the name of a keyword-only parameter and learns from ``task.input`` which file
+it reads. The key is (word, file, offset) with ``group=1``: words partition and group, file and offset only
+order, so the places of a word arrive sorted and none has to be held to sort them.
 """
 
 from __future__ import annotations

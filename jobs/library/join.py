@@ -2,18 +2,19 @@
 
 ``mr run join users.csv orders.csv -o joined -p on=user_id -p how=left --output-format csv``
 
-``on`` is the name of a column, or for text the number of a field (fields are separated by tabs).  Text gives
-``key TAB left fields TAB right fields``; rows of tables give one row with the columns of both, those of the right side
-that clash named ``name_right``.  Keys that are None or NaN join with nothing, as in SQL.
+``on`` is the name of a column, or for text the number of a field (fields are separated by tabs).  Text
+gives ``key TAB left fields TAB right fields``; rows of tables give one row with the columns of both, those
+of the right side that clash named ``name_right``.  Keys that are None or NaN join with nothing, as in SQL.
 
-Two strategies.  ``reduce`` sends both sides by key to the reduce, which gets one iterable per input: the left rows of a
-key as a list, the right ones streamed, so put the side with fewer rows per key first.  ``broadcast`` moves
-nothing: each map task holds the whole right side in memory, which pays when it is small.
+Two strategies.  ``reduce`` sends both sides by key to the reduce, which gets one iterable per input: the
+left rows of a key as a list, the right ones streamed, so put the side with fewer rows per key first.
+``broadcast`` moves nothing: each map task holds the whole right side in memory, which pays when it is
+small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,6 +159,7 @@ def join(
         return reduce_side(left, right, rows, how, partitions)
     if how == "full":
         raise BadJob(
-            "job 'join': a full join cannot be broadcast (no task knows what matched nowhere); strategy=reduce"
+            "job 'join': a full join cannot be broadcast, as no task knows what matched nowhere; "
+            "use strategy=reduce"
         )
     return broadcast(left, right, rows, how)

@@ -2,8 +2,8 @@
 
 ``mr run sessions access.log -o sessions -p gap_s=1800``
 
-The key is (host, time) with ``group=1``: the host partitions and groups, the time only orders.  So the reduce sees
-the requests of one host by time and needs no memory but the open session.
+The key is (host, time) with ``group=1``: the host partitions and groups, the time only orders.  So the
+reduce sees the requests of one host by time and needs no memory but the open session.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """Sort lines or rows: a chain of two stages.
 
-``mr run sort big.txt -o sorted``, ``-p key=3 -p numeric=true`` for the third field, ``-p key=price`` for a column
+``mr run sort big.txt -o sorted``, ``-p key=3 -p numeric=true`` for the third field, ``-p key=price`` for a
+column
 
-The first stage looks at short ranges all over the input and sorts what it finds: a sample, from which the runner takes
-the cut points.  The second puts each row into the partition between its cuts and sorts there, so the parts in
-name order are sorted as a whole (Hadoop's TeraSort does the same).  Rows with equal keys keep their input order, also
-when descending.
+The first stage looks at short ranges all over the input and sorts what it finds: a sample, from which the
+runner takes the cut points.  The second puts each row into the partition between its cuts and sorts there,
+so the parts in name order are sorted as a whole (Hadoop's TeraSort does the same).  Rows with equal keys
+keep their input order, also when descending.
 
-Fields of text are separated by blanks and tabs, or by ``separator``.  Text sorts by unsigned bytes.  A line without the
-field comes first (last when descending); with ``numeric`` so does one whose field is no number, and both are
-counted.  Numbers compare as 64-bit floats.  Columns of CSV or Parquet sort by their own type, nulls first.
+Fields of text are separated by blanks and tabs, or by ``separator``.  Text sorts by unsigned bytes.  A line
+without the field comes first (last when descending); with ``numeric`` so does one whose field is no number,
+and both are counted.  Numbers compare as 64-bit floats.  Columns of CSV or Parquet sort by their own type,
+nulls first.
 """
 
 from __future__ import annotations

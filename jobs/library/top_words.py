@@ -2,9 +2,9 @@
 
 ``mr run top_words book.txt -o top -p n=20``
 
-The first stage counts as in ``wordcount``; its output goes through the store.  The second sorts by falling count into
-one partition and stops after n rows.  Each of its maps passes on no more than n rows of a batch: a row outside
-these cannot be among the first n of all.
+The first stage counts as in ``wordcount``; its output goes through the store.  The second sorts by falling
+count into one partition and stops after n rows.  Each of its maps passes on no more than n rows of a batch:
+a row outside these cannot be among the first n of all.
 """
 
 from __future__ import annotations

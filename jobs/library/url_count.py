@@ -2,8 +2,8 @@
 
 ``mr run url_count access.log -o urls``
 
-One regular expression over a whole batch of lines picks the URL; lines that do not match are counted, not lost in
-silence: ask for ``counters`` by name and see them in the summary.
+One regular expression over a whole batch of lines picks the URL; lines that do not match are counted, not
+lost in silence: ask for ``counters`` by name and see them in the summary.
 """
 
 from __future__ import annotations

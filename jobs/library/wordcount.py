@@ -3,8 +3,9 @@
 ``mr run wordcount book.txt -o counts``
 
 A batch stage: the map turns a batch of lines into a batch of words with their counts, and declaring
-``aggregate={"n": "sum"}`` has the counts of a word added up wherever they meet: in a worker's memory, when sorted
-runs merge, and in the reduce.  ``wordcount_records`` does the same one word at a time, in plain Python.
+``aggregate={"n": "sum"}`` has the counts of a word added up wherever they meet: in a worker's memory, when
+sorted runs merge, and in the reduce.  ``wordcount_records`` does the same one word at a time, in plain
+Python.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 ``mr run wordcount_records book.txt -o counts``
 
-The first job to read.  The map sees a line and its byte offset and yields pairs; pairs with equal keys meet in one
-call of the reduce.  The combine is the same sum, run early on each worker so that fewer pairs travel.
+The first job to read.  The map sees a line and its byte offset and yields pairs; pairs with equal keys meet
+in one call of the reduce.  The combine is the same sum, run early on each worker so that fewer pairs
+travel.
 """
 
 from __future__ import annotations
