@@ -15,7 +15,14 @@ from .errors import BadJob
 from .inputs import Source, read_schema
 from .keys import encode_key
 from .order import Order
-from .partition import FieldPartitioner, FunctionPartitioner, HashPartitioner, Partitioner, RangePartitioner
+from .partition import (
+    FieldPartitioner,
+    FunctionPartitioner,
+    HashPartitioner,
+    Partitioner,
+    RangePartitioner,
+    range_cuts,
+)
 from .shuffle import Aggregate, Shuffle
 from .splits import plan_splits
 from .stages import Dataset, Stage
@@ -71,7 +78,9 @@ def plan_stage(
     maps: list[MapWork] = []
     total_bytes = 0
     for number, given in enumerate(inputs):
-        splits = plan_splits(given.source, split_bytes=options.split_bytes, min_splits=max(1, options.workers))
+        splits = plan_splits(
+            given.source, split_bytes=options.split_bytes, min_splits=max(1, options.workers)
+        )
         total_bytes += sum(split.bytes for split in splits)
         maps.extend(MapWork(input=number, split=split) for split in splits)
 
@@ -164,19 +173,24 @@ def _shuffle(stage: Stage, schema: pa.Schema | None, partitions: int, made: Mapp
                 raise BadJob(f"stage {stage.title!r}: there is no column {column!r}; the columns are: {have}")
     return Shuffle(
         schema=schema, keys=keys, order=order, partitions=partitions,
-        partitioner=_partitioner(stage, keys, order, made),
+        partitioner=_partitioner(stage, keys, order, partitions, made),
         aggregate=tuple(Aggregate(column, how) for column, how in stage.aggregate.items()),
     )  # fmt: skip
 
 
 def _partitioner(
-    stage: Stage, keys: tuple[str, ...], order: tuple[Order, ...], made: Mapping[object, Made]
+    stage: Stage,
+    keys: tuple[str, ...],
+    order: tuple[Order, ...],
+    partitions: int,
+    made: Mapping[object, Made],
 ) -> Partitioner:
     given: Any = stage.partition
     if given is None:
         return FieldPartitioner(stage.group) if stage.group is not None else HashPartitioner(keys)
     if given == "range":
-        return RangePartitioner(order[: len(keys)], _cuts(stage, keys, made))
+        by = order[: len(keys)]
+        return RangePartitioner(by, range_cuts(_sample(stage, keys, made), by, partitions))
     if isinstance(given, str):
         raise BadJob(f"stage {stage.title!r}: partition must be a function or 'range', got {given!r}")
     if isinstance(given, (HashPartitioner, RangePartitioner, FieldPartitioner, FunctionPartitioner)):
@@ -186,24 +200,23 @@ def _partitioner(
     return given  # type: ignore[no-any-return]
 
 
-def _cuts(stage: Stage, keys: tuple[str, ...], made: Mapping[object, Made]) -> pa.RecordBatch:
-    """Read the cut points of a range partition: a small dataset, sorted."""
+def _sample(stage: Stage, keys: tuple[str, ...], made: Mapping[object, Made]) -> pa.Table:
+    """Read the keys from which the cut points of a range partition are chosen."""
     import pyarrow as pa
 
     cuts = stage.side.get("cuts")
     if not isinstance(cuts, Dataset):
         raise BadJob(
-            f"stage {stage.title!r}: partition='range' needs the cut points: side={{'cuts': dataset}}"
+            f"stage {stage.title!r}: partition='range' needs a sample of keys: side={{'cuts': dataset}}"
         )
     found = _made(cuts, made)
-    if stage.is_batch:
-        batches = [b.select(list(keys)) for b in read_all_batches(found.source)]
-        schema = pa.schema([found.schema.field(k) for k in keys]) if found.schema is not None else None
-        table = pa.Table.from_batches(batches, schema).combine_chunks()
-        rows = table.to_batches()
-        return rows[0] if rows else pa.RecordBatch.from_pylist([], schema=table.schema)
-    encoded = [encode_key(key) for key, _ in read_all_records(found.source)]
-    return pa.RecordBatch.from_arrays([pa.array(encoded, pa.binary())], names=["key"])
+    if not stage.is_batch:
+        encoded = [encode_key(key) for key, _ in read_all_records(found.source)]
+        return pa.table({"key": pa.array(encoded, pa.binary())})
+    if found.schema is None:
+        raise BadJob(f"stage {stage.title!r}: a batch stage needs a sample made by a batch stage")
+    schema = pa.schema([found.schema.field(k) for k in keys])
+    return pa.Table.from_batches([b.select(list(keys)) for b in read_all_batches(found.source)], schema)
 
 
 def _side(value: Any, made: Mapping[object, Made]) -> Any:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from . import publish
 from .errors import BadJob, FunctionFailed, JobError
 from .home import new_run, write_record
 from .inputs import Source
-from .stages import Dataset, Job, plan
 from .planning import Made, StagePlan, plan_stage
 from .pool import Event, Pool, Task, run_stage, run_stage_sequential
 from .scratch import Scratch, remove_abandoned
+from .stages import Dataset, Job, plan
 from .task import read_all_batches, read_all_records
 
 MIB = 1 << 20

@@ -6,10 +6,14 @@ single tasks there.  It knows nothing of other tasks, of retries or of where it 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
+import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from .errors import FunctionFailed, JobError
@@ -107,7 +111,7 @@ class StageProgram:
     job_name: str = ""
 
     def __post_init__(self) -> None:
-        self._loaded: dict[str, Any] | None = None
+        self._loaded = Sides(self.sides)  # kept from task to task
 
     # -- map ------------------------------------------------------------------------------------
 
@@ -116,7 +120,7 @@ class StageProgram:
         guard = Guard(self, f"input {payload.describe()}")
         with guard:
             available = self._available(task, payload.split.describe(), guard)
-            read = Tally()
+            read = Tally(task)
             if self.shuffle is None:
                 part = self._part_number(task)
                 return self._write(part, task, self._map_rows(payload, available, guard, read), read)
@@ -159,7 +163,7 @@ class StageProgram:
         bound = inject(function, available) if function else None
         source = self.sources[payload.input]
         for batch in read_batches(payload.split, source, counted=read.count):
-            read.rows += batch.num_rows
+            read.add_rows(batch.num_rows)
             if bound is None:
                 yield batch
                 continue
@@ -179,7 +183,7 @@ class StageProgram:
         chunks = read_records(payload.split, self.sources[payload.input], counted=read.count)
         if function is None:
             for keys, values in chunks:
-                read.rows += len(values)
+                read.add_rows(len(values))
                 yield from zip(keys, values, strict=False)
             return
         bound = guard.named(inject(function, available))
@@ -187,7 +191,7 @@ class StageProgram:
             # map() and chain run the user's function without a frame of ours per record.
             watched = guard.watch(keys)
             yield from itertools.chain.from_iterable(map(_filled(bound), watched, values))
-            read.rows += len(values)
+            read.add_rows(len(values))
 
     def _map_function(self, number: int) -> Callable[..., Any] | None:
         maps = self.stage.maps()
@@ -202,7 +206,7 @@ class StageProgram:
         with guard:
             available = self._available(task, f"partition {payload}", guard)
             runs = sorted((run for m in mapped for run in m.runs), key=lambda run: run.order)
-            read = Tally()
+            read = Tally(task)
             read.bytes = sum(run.bytes[payload] for run in runs)
             read.rows = sum(run.rows[payload] for run in runs)
             memory_bytes = int(task.memory_bytes * MAP_SHARE)
@@ -269,7 +273,7 @@ class StageProgram:
             kind=task.kind, index=task.index, attempt=task.attempt, worker=task.worker,
             partitions=partitions, input=place,
         )  # fmt: skip
-        available = {"side": self._side(), "counters": task.counters, "task": view, "state": None}
+        available = {"side": self._loaded, "counters": task.counters, "task": view, "state": None}
         if self.stage.setup is not None:
             available["state"] = guard.call(inject(self.stage.setup, available))
         return available
@@ -278,13 +282,25 @@ class StageProgram:
         if self.stage.teardown is not None:
             inject(self.stage.teardown, available)()
 
-    def _side(self) -> dict[str, Any]:
-        if self._loaded is None:
-            self._loaded = {
-                name: value.load() if isinstance(value, SideSource) else value
-                for name, value in self.sides.items()
-            }
-        return self._loaded
+
+class Sides(Mapping[str, Any]):
+    """The side inputs by name, each read when a function first asks for it."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = given
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            value = self._given[name]
+            self._loaded[name] = value.load() if isinstance(value, SideSource) else value
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,13 +341,19 @@ def read_all_records(source: Source) -> list[tuple[Any, Any]]:
 
 @dataclass
 class Tally:
-    """What a task has read so far."""
+    """What a task has read so far; the pool hears of it with the heartbeat."""
 
+    task: TaskInfo
     bytes: int = 0
     rows: int = 0
 
     def count(self, size: int) -> None:
         self.bytes += size
+        self.task.progress(bytes=size)
+
+    def add_rows(self, rows: int) -> None:
+        self.rows += rows
+        self.task.progress(rows=rows)
 
 
 class Guard:
@@ -346,23 +368,23 @@ class Guard:
     def __enter__(self) -> Guard:
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, frames: Any) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, frames: TracebackType | None) -> None:
         if error is None or isinstance(error, JobError) or not isinstance(error, Exception):
             return
-        user_frames = [f for f in traceback.extract_tb(frames) if not _is_ours(f.filename)]
-        if not user_frames or (isinstance(error, OSError) and not self._in_user_code(user_frames)):
+        shown = _user_frames(frames)
+        if not shown and isinstance(error, (TypeError, ValueError)) and "unpack" in str(error):
+            raise FunctionFailed(
+                f"{self._where()}: functions of a job yield (key, value) pairs: {error}"
+            ) from None
+        if not shown or (isinstance(error, OSError) and all("site-packages" in f.filename for f in shown)):
             return  # not the user's: the runner reports it as it is
-        at = f", record {self.record}" if self.record is not None else ""
-        text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(user_frames)])
+        text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(shown)])
         text += "".join(traceback.format_exception_only(error))
-        raise FunctionFailed(
-            f"job {self.program.job_name!r}, stage {self.program.stage.title!r}, {self.place}{at}: "
-            f"{type(error).__name__}: {error}",
-            text,
-        ) from None
+        raise FunctionFailed(f"{self._where()}: {type(error).__name__}: {error}", text) from None
 
-    def _in_user_code(self, frames: list[traceback.FrameSummary]) -> bool:
-        return any("site-packages" not in f.filename for f in frames)
+    def _where(self) -> str:
+        at = f", record {self.record}" if self.record is not None else ""
+        return f"job {self.program.job_name!r}, stage {self.program.stage.title!r}, {self.place}{at}"
 
     def at(self, record: Any) -> None:
         self.record = record
@@ -388,18 +410,23 @@ class Guard:
             yield group
 
 
-def _is_ours(filename: str) -> bool:
-    import os
+OURS = os.path.dirname(os.path.abspath(__file__))
 
-    ours = os.path.dirname(os.path.abspath(__file__))
-    return os.path.dirname(os.path.abspath(filename)) == ours
+
+def _user_frames(frames: TracebackType | None) -> list[traceback.FrameSummary]:
+    """The frames outside this package; functions that came by value get back the name of their file."""
+    shown = []
+    for frame, line in traceback.walk_tb(frames):
+        filename = frame.f_code.co_filename
+        if filename.startswith("<"):
+            filename = frame.f_globals.get("__file__", filename)
+        if os.path.dirname(os.path.abspath(filename)) != OURS:
+            shown.append(traceback.FrameSummary(filename, line, frame.f_code.co_name))
+    return shown
 
 
 def _filled(function: Callable[..., Any]) -> Callable[..., Iterable[tuple[Any, Any]]]:
     """Let a function that is no generator return None for no output; name a result that is no iterable."""
-    import functools
-    import inspect
-
     inner = function.func if isinstance(function, functools.partial) else function
     if inspect.isgeneratorfunction(inner):
         return cast("Callable[..., Iterable[tuple[Any, Any]]]", function)
@@ -423,4 +450,3 @@ def _chunks(rows: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple[A
     iterator = iter(rows)
     while chunk := list(itertools.islice(iterator, size)):
         yield chunk
-

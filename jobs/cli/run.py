@@ -166,6 +166,8 @@ def summarise(result: RunResult) -> None:
             "store" if stage.through_store else "output",
         )
     console = Console(stderr=True)
+    if not console.is_terminal:
+        console = Console(stderr=True, width=160)  # a pipe has no width; do not fold the table
     console.print(table)
     for name, value in sorted(result.counters.items()):
         console.print(f"  {name}: {value:,}", highlight=False)
