@@ -81,7 +81,7 @@ class CountedReader(io.RawIOBase):
         self._counted = counted
         try:
             if is_local(url):
-                self._file: Any = open(local_path(url), "rb", buffering=0)
+                self._file: Any = open(local_path(url), "rb", buffering=0)  # noqa: SIM115 (closed by close)
             else:
                 fs, path = filesystem(url, storage_options)
                 self._file = fs.open(path, "rb")
@@ -147,7 +147,7 @@ class CountedWriter(io.RawIOBase):
         try:
             if is_local(url):
                 os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
-                self._file: Any = open(self._path, "wb", buffering=0)
+                self._file: Any = open(self._path, "wb", buffering=0)  # noqa: SIM115 (closed by close)
             else:
                 self._fs, self._path = filesystem(url, storage_options)
                 self._fs.makedirs(self._fs._parent(self._path), exist_ok=True)

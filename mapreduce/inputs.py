@@ -101,8 +101,9 @@ def read_batches(
         if columns is not None:
             for name in columns:
                 if name not in schema.names:
+                    known = ", ".join(schema.names)
                     raise BadInput(
-                        f"{split.pieces[0].url}: there is no column {name!r}; the columns are {', '.join(schema.names)}"
+                        f"{split.pieces[0].url}: there is no column {name!r}; the columns are {known}"
                     )
             schema = pa.schema([schema.field(name) for name in columns])
         yield from read_tables(split, source, schema, block_bytes, counted)

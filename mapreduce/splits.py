@@ -13,6 +13,7 @@ own name and behind a link.  A name that exists as written wins over the same na
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ COMPRESSED_EXTENSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 ERRORS = ("strict", "replace", "surrogateescape", "ignore")
 
 SLOP = 1.1
-"""A rest of up to a tenth of a split goes to the last split, not to a task of its own (Hadoop's SPLIT_SLOP)."""
+"""A rest of up to a tenth of a split goes to the last split, not to a task of its own (as in Hadoop)."""
 SMALLEST_CUT_BYTES = 1 << 20
 """``min_splits`` cuts no smaller than this: a task costs more than reading so little."""
 SAMPLE_RANGE_BYTES = 1 << 16
@@ -343,14 +344,14 @@ def _cut(file: InputFile, source: Source, target: int) -> Iterator[Piece]:
         if not _has_ranges(file, source):
             cuts = [0, file.bytes]
         elif file.format == "csv":
-            from mapreduce.tables import scan_csv
+            from mapreduce.delimited import scan_csv
 
             scanned = scan_csv(file, source, cuts)
             if scanned is None:
                 cuts = [0, file.bytes]
             else:
                 columns, rows = scanned
-    for number, (start, stop) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
         yield Piece(
             url=file.url,
             format=file.format,

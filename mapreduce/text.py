@@ -194,9 +194,11 @@ def _whole(data: bytearray, size: int, ends: Positions, offset: int, delimiter: 
 
 
 def lines_batch(lines: Lines) -> pa.RecordBatch:
-    """Return the records as a batch with the binary column ``line``, without their delimiters; copies
-    once.""" count = len(lines.ends) width = len(lines.delimiter) returns = lines.carriage_returns() if
-    returns is None:
+    """Return the records as a batch with the binary column ``line``, without their delimiters (one copy)."""
+    count = len(lines.ends)
+    width = len(lines.delimiter)
+    returns = lines.carriage_returns()
+    if returns is None:
         offsets = np.empty(count + 1, np.int32)
         offsets[0] = 0
         offsets[1:] = lines.ends

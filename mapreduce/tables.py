@@ -1,0 +1,197 @@
+"""Tables as one: files of CSV, JSON lines, Parquet or Arrow whose columns differ become one schema.
+
+Columns are matched by name.  A column that a file lacks is null there; one that is null everywhere is a
+string. Integers of different widths become ``int64``; integers and floats become ``double`` as long as every
+integer is one exactly (2**53), otherwise the file is refused, for no number changes its value here.
+Dictionaries are decoded, so their indices cannot overflow.  Text columns stay as they are written: dates in
+CSV and JSON are strings.
+
+How each format is read is in ``delimited`` (CSV), ``jsonlines`` and ``columnar`` (Parquet, Arrow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mapreduce.errors import BadInput
+from mapreduce.files import first_line
+
+if TYPE_CHECKING:
+    from mapreduce.splits import InputFile, Piece, Source, Split
+
+RECORD_BLOCK_BYTES = 1 << 20
+
+
+def _reader(format: str) -> ModuleType:
+    if format == "csv":
+        from mapreduce import delimited
+
+        return delimited
+    if format == "jsonl":
+        from mapreduce import jsonlines
+
+        return jsonlines
+    from mapreduce import columnar
+
+    return columnar
+
+
+def cut_rows(file: InputFile, source: Source, target: int) -> Iterator[Piece]:
+    """Yield the pieces of a columnar file, of about ``target`` bytes each."""
+    from mapreduce import columnar
+
+    return columnar.cut_rows(file, source, target)
+
+
+def unified_schema(files: Sequence[InputFile], source: Source) -> pa.Schema:
+    """Return one schema for all files, columns in the order of their first appearance.
+
+    Raises:
+        BadInput: a column's types cannot be one; the column and both files are named.
+    """
+    found: dict[str, tuple[pa.DataType, str]] = {}
+    reader = _reader(files[0].format)
+    for file in files:
+        schema = reader.file_schema(file, source)
+        for name in schema.names:
+            if schema.names.count(name) > 1:
+                raise BadInput(f"{file.url}: there are several columns named {name!r}; rename all but one")
+        for field in schema:
+            type = _plain_type(field.type)
+            if field.name in found:
+                known, url = found[field.name]
+                common = _common_type(known, type)
+                if common is None:
+                    raise BadInput(
+                        f"column {field.name!r} is {known} in {url} but {type} in {file.url}; "
+                        "give them one type, or read the files as different inputs"
+                    )
+                # Name the file that made the type what it is.
+                found[field.name] = (common, url if common == known else file.url)
+            else:
+                found[field.name] = (type, file.url)
+    return pa.schema(
+        [(name, pa.string() if pa.types.is_null(type) else type) for name, (type, _) in found.items()]
+    )
+
+
+def _plain_type(type: pa.DataType) -> pa.DataType:
+    """Return the type that the values of a column have in a batch."""
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    if type == pa.string_view():
+        return pa.string()
+    if type == pa.binary_view():
+        return pa.binary()
+    return type
+
+
+def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type that holds the values of both, or None.
+
+    >>> _common_type(pa.int32(), pa.int64()), _common_type(pa.int8(), pa.float32()), _common_type(pa.bool_(),
+    pa.int8()) (DataType(int64), DataType(double), None)
+    """
+    types = pa.types
+    if one == other or types.is_null(other):
+        return one
+    if types.is_null(one):
+        return other
+    if types.is_integer(one) and types.is_integer(other):
+        return pa.int64()
+    numeric = (types.is_integer, types.is_floating)
+    if any(is_kind(one) for is_kind in numeric) and any(is_kind(other) for is_kind in numeric):
+        return pa.float64()
+    try:
+        fields = [pa.schema([("x", one)]), pa.schema([("x", other)])]
+        return pa.unify_schemas(fields, promote_options="permissive").field("x").type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, url: str) -> pa.RecordBatch:
+    """Return a batch of a file with the columns, order and types of ``schema``.
+
+    Raises:
+        BadInput: a value has no exact place in the type of its column; file and column are named.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    columns = []
+    for field in schema:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        column = batch.column(index)
+        try:
+            if pa.types.is_dictionary(column.type):
+                column = column.dictionary_decode()
+            columns.append(column if column.type == field.type else column.cast(field.type, safe=True))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise BadInput(
+                f"{url}: column {field.name!r} is {column.type} and cannot become {field.type}, as in other "
+                f"files, without changing a value: {first_line(error)}"
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def inexact_integer(texts: Iterable[str | None]) -> str | None:
+    """Return the first text that is a whole number which a double cannot hold, or None.
+
+    >>> inexact_integer(["1.5", None, "9007199254740992", "9007199254740993", "1e30"])
+    '9007199254740993'
+    """
+    for text in texts:
+        if text is not None and len(text) > 15:
+            digits = text.strip()
+            if digits.lstrip("+-").isdecimal() and int(float(digits)) != int(digits):
+                return digits
+    return None
+
+
+def may_be_inexact(column: pa.Array) -> bool:
+    """Return whether a column of doubles reaches 2**53, where whole numbers stop being exact."""
+    import pyarrow.compute as pc
+
+    extremes = pc.min_max(column).as_py()
+    return any(value is not None and abs(value) >= 2.0**53 for value in extremes.values())
+
+
+def read_tables(
+    split: Split, source: Source, schema: pa.Schema, block_bytes: int, counted: Callable[[int], None]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a split with ``schema``, in order, in batches of about ``block_bytes``."""
+    for piece in split.pieces:
+        yield from _reader(piece.format).read_piece(piece, source, schema, block_bytes, counted)
+
+
+def read_table_records(
+    split: Split, source: Source, counted: Callable[[int], None], skipped: Callable[[int], None]
+) -> Iterator[tuple[Iterable[Any], list[Any]]]:
+    """Yield the rows of a split as chunks of (keys, values), as ``inputs.read_records`` describes."""
+    kind = split.pieces[0].format
+    if kind == "jsonl":
+        from mapreduce.jsonlines import read_values
+
+        yield from read_values(split, source, counted, skipped)
+        return
+    if kind == "records":
+        from mapreduce.records import RECORD_SCHEMA, to_pairs
+
+        for batch in read_tables(split, source, RECORD_SCHEMA, RECORD_BLOCK_BYTES, counted):
+            pairs = to_pairs(batch)
+            yield [key for key, _ in pairs], [value for _, value in pairs]
+        return
+    from mapreduce.inputs import read_schema
+
+    schema = read_schema(source)
+    for piece in split.pieces:
+        row = piece.first_row
+        for batch in _reader(kind).read_piece(piece, source, schema, RECORD_BLOCK_BYTES, counted):
+            yield range(row, row + batch.num_rows), batch.to_pylist()
+            row += batch.num_rows
