@@ -141,8 +141,6 @@ class Stage:
                     refuse(f"{part} belongs to batch stages, which have map_batch")
             if self.combine is not None and self.reduce is None and self.reduce_stream is None:
                 refuse("combine needs a reduce or a reduce_stream")
-            if self.group is not None and len(self.maps()) > 1:
-                refuse("group (secondary sort) and one map per input do not go together")
             if self.group is not None and self.group < 1:
                 refuse(f"group must be >= 1, got {self.group}")
         for function in self.functions():

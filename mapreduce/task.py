@@ -12,7 +12,7 @@ import itertools
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -85,9 +85,13 @@ class Mapped:
     rows_in: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class View:
-    """What a function of the job sees of its task when it asks for ``task``."""
+    """What a function of the job sees of its task when it asks for ``task``.
+
+    ``input`` is the URL of the file that a record map is reading; for a batch map, which may see several
+    small files at once, the split in words; for a reduce its partition.
+    """
 
     kind: str
     index: int
@@ -180,7 +184,7 @@ class StageProgram:
         self, payload: MapWork, available: dict[str, Any], guard: Guard, read: Tally
     ) -> Iterator[tuple[Any, Any]]:
         function = self._map_function(payload.input)
-        chunks = read_records(payload.split, self.sources[payload.input], counted=read.count)
+        chunks = self._record_chunks(payload, available["task"], guard, read)
         if function is None:
             for keys, values in chunks:
                 read.add_rows(len(values))
@@ -192,6 +196,16 @@ class StageProgram:
             watched = guard.watch(keys)
             yield from itertools.chain.from_iterable(map(_filled(bound), watched, values))
             read.add_rows(len(values))
+
+    def _record_chunks(
+        self, payload: MapWork, view: View, guard: Guard, read: Tally
+    ) -> Iterator[tuple[Iterable[Any], list[Any]]]:
+        # Piece by piece, so that functions and errors know which of a split's files a record is from.
+        for piece in payload.split.pieces:
+            view.input = piece.url
+            guard.place = f"input {piece.describe()}"
+            split = replace(payload.split, pieces=(piece,))
+            yield from read_records(split, self.sources[payload.input], counted=read.count)
 
     def _map_function(self, number: int) -> Callable[..., Any] | None:
         maps = self.stage.maps()
@@ -231,8 +245,9 @@ class StageProgram:
         tagged = len(stage.maps()) > 1
         groups: Iterator[tuple[Any, Any]]
         if tagged:
-            merged = merge(runs, partition, self.shuffle, memory_bytes, with_input=True)
-            groups = iterate_tagged_groups(merged, len(stage.maps()))
+            groups = iterate_tagged_groups(
+                runs, partition, self.shuffle, memory_bytes, inputs=len(stage.maps()), group_fields=stage.group
+            )
         else:
             groups = iterate_groups(merge(runs, partition, self.shuffle, memory_bytes), stage.group)
         if stage.reduce_stream is not None:

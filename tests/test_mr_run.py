@@ -231,7 +231,7 @@ def test_a_partition_function_of_the_users_own_decides_and_a_wrong_one_is_named(
     stage = Stage(map=words, reduce=total, partitions=4, partition=by_first)
     run(lambda t: stage(t), str(tmp_path / "in.txt"), output=tmp_path / "out")
     for number in range(4):
-        for line in (tmp_path / "out" / f"part-{number:05d}").read_text().splitlines():
+        for line in (tmp_path / "out" / f"part-{number:05d}.txt").read_text().splitlines():
             assert by_first(line, 4) == number
     wrong = Stage(map=words, reduce=total, partitions=4, partition=lambda key, partitions: 9)
     with pytest.raises(JobError, match="9"):
