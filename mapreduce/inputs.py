@@ -44,6 +44,8 @@ __all__ = [
     "read_schema",
 ]
 
+BLOCK_BYTES = 4 << 20
+"""Blocks that stay in the processor's cache from reading to cutting: half the time of 16 MiB blocks."""
 RECORD_BLOCK_BYTES = 1 << 20
 """Records are Python objects, several times as big as their bytes: read them in small blocks."""
 SMALL_FILE_BYTES = 1 << 16
@@ -54,8 +56,11 @@ def ignore(count: int) -> None:
     """Take a count and do nothing with it."""
 
 
-def read_schema(source: Source) -> pa.Schema:
+def read_schema(source: Source, *, files: Sequence[InputFile] | None = None) -> pa.Schema:
     """Return the schema of a source's batches, from the heads or footers of its files.
+
+    ``files`` are those of ``list_files(source)``, when the caller has them.  Records of JSON lines need no
+    schema, and may hold values that have none.
 
     Raises:
         MissingInput: as ``plan_splits``. BadInput: a file is not in its format, or a column has types that
@@ -63,7 +68,7 @@ def read_schema(source: Source) -> pa.Schema:
     """
     if source.schema is not None:
         return source.schema
-    files = list_files(source)
+    files = list_files(source) if files is None else files
     if files[0].format == "text":
         return LINE_SCHEMA
     if files[0].format == "raw":
@@ -78,7 +83,7 @@ def read_batches(
     source: Source,
     *,
     columns: Sequence[str] | None = None,
-    block_bytes: int = 16 << 20,
+    block_bytes: int = BLOCK_BYTES,
     counted: Callable[[int], None] = ignore,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split in batches of about ``block_bytes``, in order, with the source's schema.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .columns import RECORD_SCHEMA
 from .errors import BadJob
-from .inputs import Source, read_schema
+from .inputs import InputFile, Source, list_files, read_schema
 from .keys import encode_key
 from .order import Order
 from .partition import (
@@ -74,12 +74,15 @@ def plan_stage(
     """
     stage = dataset.stage
     assert stage is not None
-    inputs = [_with_schema(_made(given, made)) for given in dataset.inputs]
+    inputs: list[Made] = []
     maps: list[MapWork] = []
     total_bytes = 0
-    for number, given in enumerate(inputs):
+    for number, dataset_in in enumerate(dataset.inputs):
+        given = _made(dataset_in, made)
+        files = list_files(given.source)
+        inputs.append(_with_schema(given, files, stage.is_batch))
         splits = plan_splits(
-            given.source, split_bytes=options.split_bytes, min_splits=max(1, options.workers)
+            given.source, split_bytes=options.split_bytes, min_splits=max(1, options.workers), files=files
         )
         total_bytes += sum(split.bytes for split in splits)
         maps.extend(MapWork(input=number, split=split) for split in splits)
@@ -88,7 +91,7 @@ def plan_stage(
     shuffle = None
     if stage.shuffles:
         partitions = (
-            stage.partitions or options.partitions or _default_partitions(total_bytes, options.workers)
+            stage.partitions or options.partitions or default_partitions(total_bytes, options.workers)
         )
         shuffle = _shuffle(stage, batch_schema, partitions, made)
     out_schema = (stage.output_schema or _reduced_schema(stage, batch_schema)) if stage.is_batch else None
@@ -124,15 +127,17 @@ def _made(dataset: Dataset, made: Mapping[object, Made]) -> Made:
     return found
 
 
-def _with_schema(given: Made) -> Made:
+def _with_schema(given: Made, files: list[InputFile], is_batch: bool) -> Made:
     """Find the schema of a source once, so that no task has to look at all files again."""
     source = given.source
-    if source.format == "records" or source.schema is not None:
+    # Records of JSON lines may hold values that no schema has: do not ask for one.
+    schemaless = ("records",) if is_batch else ("records", "jsonl")
+    if files[0].format in schemaless or source.schema is not None:
         return given
-    return replace(given, source=replace(source, schema=given.schema or read_schema(source)))
+    return replace(given, source=replace(source, schema=given.schema or read_schema(source, files=files)))
 
 
-def _default_partitions(total_bytes: int, workers: int) -> int:
+def default_partitions(total_bytes: int, workers: int) -> int:
     few = min(max(1, workers), max(1, math.ceil(total_bytes / PARTITION_BYTES)))
     return max(few, math.ceil(total_bytes / LARGE_PARTITION_BYTES))
 

@@ -129,13 +129,15 @@ class InputFile:
     bytes: int
 
 
-def plan_splits(source: Source, *, split_bytes: int, min_splits: int = 1) -> list[Split]:
+def plan_splits(
+    source: Source, *, split_bytes: int, min_splits: int = 1, files: Sequence[InputFile] | None = None
+) -> list[Split]:
     """Return the splits of a source, numbered from 0; at least one, though it may hold no record.
 
     A split has about ``split_bytes``, less when that would make fewer than ``min_splits`` (but not below 1
     MiB for that reason).  Small files are packed together.  Compressed and raw files, CSV files with a quote
     character, blank line or carriage return inside, and text with a delimiter that overlaps itself are one
-    piece each.
+    piece each.  ``files`` are those of ``list_files(source)``, when the caller has them.
 
     Raises:
         MissingInput: a path does not exist, a pattern matches nothing or a folder holds no file; all are
@@ -145,7 +147,7 @@ def plan_splits(source: Source, *, split_bytes: int, min_splits: int = 1) -> lis
         raise BadJob(
             f"split size must be at least 1 byte and splits at least 1, got {split_bytes}, {min_splits}"
         )
-    files = list_files(source)
+    files = list(list_files(source) if files is None else files)
     if source.sample_ranges is not None and len(files) > source.sample_ranges:
         wanted = max(source.sample_ranges, 1)
         files = [files[i * len(files) // wanted] for i in range(wanted)]
@@ -257,15 +259,13 @@ def _walk(tops: Sequence[str], folders: set[tuple[int, int]]) -> list[tuple[str,
 
 
 def _check_file(path: str, name: str, status: os.stat_result | None = None) -> int:
-    """Return the size of a regular file that may be read."""
+    """Return the size of a regular file."""
     try:
         status = status or os.stat(path)
     except OSError as error:
         raise _unreadable(name, error) from error
     if not stat.S_ISREG(status.st_mode):
         raise BadInput(f"{name} is neither a file nor a folder; pass - to read standard input")
-    if not os.access(path, os.R_OK):
-        raise BadInput(f"cannot read {name}: Permission denied")
     return status.st_size
 
 
