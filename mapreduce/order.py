@@ -8,8 +8,7 @@ A column is seen as a sequence of 64-bit *words* per row whose unsigned order is
   one value after all other numbers; decimals take two or four words.
 
 Null sorts first.  ``descending`` reverses the whole order of a column (null last, NaN first).  Ties keep their position
-in both directions.  Sorting is ``numpy.argsort`` on the first words (not stable, but several times faster than a stable sort),
-then rows that are still equal by their next words, and at last by position.
+in both directions.
 
 Nested types (lists, structs, maps) have no order here and are refused with BadKey.
 """
@@ -28,6 +27,7 @@ from mapreduce.errors import BadJob, BadKey
 
 Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 WORD_BYTES = 7
 _MORE = np.uint64(9)
 _SIGN = np.uint64(1 << 63)
@@ -44,7 +44,9 @@ class Order:
 
 
 class ColumnWords(Protocol):
-    """The words of one column; level 0 is the most significant."""
+    """The words of one column; level 0 is the most significant, those before ``first_level`` are all alike."""
+
+    first_level: int
 
     def words(self, level: int, rows: Rows | slice) -> Words:
         """Return the words of ``rows`` at ``level``."""
@@ -59,6 +61,7 @@ class FixedWords:
     def __init__(self, levels: list[Words | None], rows: int) -> None:
         self.levels = levels  # None: no nulls, every word is 1
         self.rows = rows
+        self.first_level = int(levels[0] is None)
 
     def words(self, level: int, rows: Rows | slice) -> Words:
         words = self.levels[level]
@@ -73,6 +76,8 @@ class FixedWords:
 
 class BytesWords:
     """Words of a binary or text column, gathered from its buffers when they are asked for."""
+
+    first_level = 0
 
     def __init__(self, array: pa.Array) -> None:
         starts, lengths, data = byte_ranges(array)
@@ -248,80 +253,99 @@ def sort_permutation(batch: pa.RecordBatch, order: Sequence[Order]) -> Rows:
     """
     rows = batch.num_rows
     permutation = np.arange(rows, dtype=np.int64)
-    # ``spots`` are the places in ``permutation`` whose rows are tied so far; ``groups`` the first place of each one's run
-    spots = permutation.copy()
-    groups = np.zeros(rows, np.int64)
-    for words, descending in order_words(batch, order):
-        if len(spots) == 0:
-            break
-        rested: list[tuple[Rows, Rows]] = []
-        level = 0
+    spots = permutation.copy()  # the places in ``permutation`` whose rows are tied so far, ascending
+    groups: Rows | None = None  # the first place of the tie that each of them belongs to; None is one tie of all
+    columns = order_words(batch, order) if rows > 1 else []
+    for at, (words, descending) in enumerate(columns):
+        settled: list[tuple[Rows, Rows]] = []  # tied in this column to its end
+        level = words.first_level
         while len(spots):
-            found = words.words(level, permutation[spots])
-            follows = words.follows(level, found)
-            spots, groups, follows = _refine(
-                permutation, spots, groups, ~found if descending else found, follows
-            )
+            found = words.words(level, slice(None) if groups is None else permutation[spots])
+            moved, same = stable_order(groups, ~found if descending else found)
+            if groups is None:
+                permutation = moved
+            else:
+                permutation[spots] = permutation[spots][moved]
+            if at == len(columns) - 1:  # ties that no word follows keep their place
+                after = np.flatnonzero(same)
+                same[after] = words.follows(level, found[moved[after]])
+            tied, leads = _ties(same)
+            groups, spots = spots[leads], spots[tied]
+            follows = words.follows(level, found[moved[tied]])
             if not follows.all():
-                rested.append((spots[~follows], groups[~follows]))
+                settled.append((spots[~follows], groups[~follows]))
                 spots, groups = spots[follows], groups[follows]
             level += 1
-        if len(rested) == 1:
-            spots, groups = rested[0]
-        else:
-            spots = np.concatenate([part[0] for part in rested] or [spots])
-            groups = np.concatenate([part[1] for part in rested] or [groups])
+        if settled:
+            spots = np.concatenate([part for part, _ in settled])
+            groups = np.concatenate([part for _, part in settled])
+        if len(settled) > 1:
             by_place = np.argsort(spots)
             spots, groups = spots[by_place], groups[by_place]
-    if len(spots):
-        tied = (groups.view(np.uint64) << np.uint64(32)) | permutation[spots].view(np.uint64)
-        tied.sort()
-        permutation[spots] = (tied & np.uint64(0xFFFFFFFF)).view(np.int64)
     return permutation
 
 
-def _refine(
-    permutation: Rows, spots: Rows, groups: Rows, words: Words, follows: npt.NDArray[np.bool_]
-) -> tuple[Rows, Rows, npt.NDArray[np.bool_]]:
-    """Sort the rows at ``spots`` by (group, word) in place; return what is still tied: spots, groups, follows."""
+def _ties(same: Flags) -> tuple[Rows, Rows]:
+    """From "row i + 1 equals row i" return the rows in ties of two or more, and for each the first row of its tie."""
+    after = np.flatnonzero(same) + 1
+    if len(after) == 0:
+        return after, after
+    begins = np.concatenate([[True], after[1:] != after[:-1] + 1])
+    firsts = after[begins] - 1
+    tie = np.cumsum(begins) - 1
+    tied = np.insert(after, np.flatnonzero(begins), firsts)
+    leads = firsts[np.insert(tie, np.flatnonzero(begins), np.arange(len(firsts)))]
+    return tied, leads
+
+
+def stable_order(groups: Rows | None, words: Words) -> tuple[Rows, Flags]:
+    """Return the stable order of rows by (``groups``, ``words``), and which neighbours in it are equal.
+
+    ``groups`` ascend; None is one group.  Group, as much of the word as fits, and position are packed into one 64-bit
+    number, because numpy sorts numbers several times faster than it finds an order.  Rows that only differ in what did
+    not fit are sorted once more.
+    """
+    rows = len(words)
     low, high = words.min(), words.max()
+    changes = None if groups is None else groups[1:] != groups[:-1]
     if low == high:
-        if groups[0] == groups[-1]:
-            if len(spots) == 1:
-                return spots[:0], groups[:0], follows[:0]
-            return spots, groups, follows
+        same = np.ones(rows - 1, np.bool_) if changes is None else ~changes
+        return np.arange(rows, dtype=np.int64), same
+    shift = (rows - 1).bit_length()
+    group_bits = 0
+    packed = words - low
+    word_bits = int(high - low).bit_length()
+    if changes is not None:
+        ranks = np.zeros(rows, np.uint64)
+        np.cumsum(changes, out=ranks[1:])
+        group_bits = int(ranks[-1]).bit_length()
+    dropped = max(group_bits + word_bits + shift - 64, 0)
+    below = np.uint64((1 << shift) - 1)
+    if dropped < shift:
+        packed <<= np.uint64(shift - dropped)
     else:
-        if groups[0] == groups[-1]:
-            moved = _argsort(words, low, high)
-        else:
-            by_word = _argsort(words, low, high)
-            ranked = words[by_word]
-            rank = np.empty(len(words), np.uint64)
-            rank[by_word] = np.concatenate([[0], np.cumsum(ranked[1:] != ranked[:-1])]).astype(np.uint64)
-            moved = np.argsort((groups.view(np.uint64) << np.uint64(32)) | rank)
-        permutation[spots] = permutation[spots][moved]
-        words, follows = words[moved], follows[moved]
-    same = (words[1:] == words[:-1]) & (groups[1:] == groups[:-1])
-    if not same.any():
-        return spots[:0], groups[:0], follows[:0]
-    tied = np.zeros(len(words), np.bool_)
-    tied[1:] = same
-    leads = ~tied
-    tied[:-1] |= same
-    firsts = spots[np.flatnonzero(leads)[np.cumsum(leads) - 1]]
-    return spots[tied], firsts[tied], follows[tied]
-
-
-def _argsort(words: Words, low: np.uint64, high: np.uint64) -> Rows:
-    """Return an order of ``words``; when value and position fit one word together, sorting values is faster."""
-    shift = max(len(words) - 1, 1).bit_length()
-    if int(high - low).bit_length() + shift > 64:
-        return np.argsort(words)
-    packed = (words - low) << np.uint64(shift)
-    packed |= np.arange(len(words), dtype=np.uint64)
+        packed >>= np.uint64(dropped - shift)
+    if dropped:
+        packed &= ~below
+    if group_bits:
+        ranks <<= np.uint64(64 - group_bits if dropped else word_bits + shift)
+        packed |= ranks
+    packed |= np.arange(rows, dtype=np.uint64)
     packed.sort()
-    packed &= np.uint64((1 << shift) - 1)
-    return packed.view(np.int64)
+    same = (packed[1:] ^ packed[:-1]) <= below
+    packed &= below
+    moved = packed.view(np.int64)
+    if dropped:
+        alike = np.flatnonzero(same)
+        differ = words[moved[alike]] != words[moved[alike + 1]]
+        if differ.any():
+            tied, leads = _ties(same)
+            again = moved[tied]
+            order, equal = stable_order(leads, (words[again] - low) & np.uint64((1 << dropped) - 1))
+            moved[tied] = again[order]
+            same[:] = False
+            same[tied[:-1][equal]] = True
+    return moved, same
 
 
 class SortedKeys:
