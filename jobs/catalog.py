@@ -45,7 +45,7 @@ def library_job(name: str) -> Job:
 
 
 def find_job(reference: str) -> Job:
-    """Return the job that ``reference`` names: of the library, ``file.py``, ``file.py:job`` or ``module:job``.
+    """Return the job that ``reference`` names: in the library, ``file.py``, ``file.py:job``, ``module:job``.
 
     Raises:
         BadJob: there is no such job or file, the file does not import, or has several jobs and none is named.

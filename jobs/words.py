@@ -95,7 +95,7 @@ def end_of_word(data: Bytes, place: int) -> int:
 
 
 def word_bounds(data: Bytes) -> tuple[Ints, Ints]:
-    """Return where the words of ``data``, which starts and ends with whitespace, start and end (exclusive)."""
+    """Return where the words of ``data`` start and end (exclusive); there is whitespace at both its ends."""
     inside = is_in_word(data)
     edges = np.flatnonzero(inside[1:] != inside[:-1])
     edges += 1
@@ -103,7 +103,7 @@ def word_bounds(data: Bytes) -> tuple[Ints, Ints]:
 
 
 def shifted(numbers: Numbers, sizes: Ints) -> Numbers:
-    """Return the first ``sizes`` bytes of each number above the size in the lowest byte; 0 for sizes above 7."""
+    """Return the first ``sizes`` bytes of each number, the size in the lowest byte; 0 for a size above 7."""
     sizes = np.minimum(sizes, 8)
     left = (56 - 8 * sizes).view(np.uint64)  # shifting by 64 or more, as a wrapped -8 is, gives 0
     return ((numbers << np.uint64(8)) << left) | (sizes & 7).view(np.uint64)
@@ -161,7 +161,7 @@ class _Table:
 
 
 def slices(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
-    """Return ``data[start:end]`` for each pair as a binary array; the slices come in order and never overlap."""
+    """Return ``data[start:end]`` of each pair as a binary array; the slices are in order, none overlap."""
     bounds = np.empty(2 * len(starts) + 1, dtype=np.int32)
     bounds[0:-1:2], bounds[1::2] = starts, ends
     bounds[-1] = bounds[-2] if len(starts) else 0

@@ -1,0 +1,164 @@
+"""Commands that look and run nothing: ``mr jobs``, ``mr explain``, ``mr cat``, ``mr head``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.sizes import format_size
+
+from .options import Size, split_parameters
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from jobs.explain import Explanation
+    from mapreduce.stages import Job
+
+
+@click.command()
+def jobs() -> None:
+    """List the job library: names, one line each, inputs and parameters."""
+    from jobs.catalog import library_job, library_names
+
+    table = _table("job", "what it does", "inputs", "parameters (-p)")
+    for name in library_names():
+        found = library_job(name)
+        table.add_row(name, found.doc.partition("\n")[0], " ".join(found.input_names), _parameters(found))
+    _print(table)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("inputs", nargs=-1, metavar="INPUT...")
+@click.option("-p", "parameters", multiple=True, metavar="NAME=VALUE", help="A parameter of the job.")
+@click.option("--input", "named", multiple=True, metavar="NAME=URL", help="An input by its name in the job.")
+@click.option("--workers", type=click.IntRange(min=1), help="Worker processes. [default: cores]")
+@click.option("--partitions", type=click.IntRange(min=1), help="Reduce tasks of stages that do not say.")
+@click.option("--split-size", type=Size(), default="64MiB", show_default=True, help="Input of one map task.")
+@click.option(
+    "--format", "input_format", type=click.Choice(["text", "csv", "jsonl", "parquet", "arrow", "raw"]),
+    help="Of the input. [default: by file name]",
+)  # fmt: skip
+def explain(
+    job: str,
+    inputs: tuple[str, ...],
+    parameters: tuple[str, ...],
+    named: tuple[str, ...],
+    workers: int | None,
+    partitions: int | None,
+    split_size: int,
+    input_format: str | None,
+) -> None:
+    """Show the stages, splits and partitions of JOB on INPUT, and the bytes expected through the store.
+
+    Nothing is run but the job's functions on a small sample of the input, to estimate sizes.
+    """
+    import mapreduce
+    from jobs.catalog import find_job
+    from jobs.cli.run import assign_inputs
+    from jobs.explain import explain as explain_job
+    from mapreduce.inputs import Source
+
+    found = find_job(job)
+    values: dict[str, Any] = split_parameters(parameters)
+    if partitions is not None and "partitions" in found.parameters:
+        values.setdefault("partitions", partitions)
+    given = assign_inputs(found, inputs, split_parameters(named, "--input"))
+    sources = [
+        Source(urls=(urls,) if isinstance(urls, str) else tuple(urls), format=input_format) for urls in given
+    ]
+    settings: dict[str, Any] = {} if workers is None else {"workers": workers}
+    options = mapreduce.Options(partitions=partitions, split_bytes=split_size, **settings)
+    _print_explanation(explain_job(found, sources, values, options))
+
+
+@click.command()
+@click.argument("output")
+def cat(output: str) -> None:
+    """Print OUTPUT, a folder or file of any format in any store.
+
+    Text, CSV and JSON lines come as they are, decompressed; Parquet and Arrow as CSV with a header.
+    """
+    from jobs.show import print_output
+
+    _write(print_output(output))
+
+
+@click.command()
+@click.argument("output")
+@click.option("-n", "count", type=click.IntRange(min=0), default=10, show_default=True, help="Records.")
+def head(output: str, count: int) -> None:
+    """Print the first records of OUTPUT, a folder or file of any format in any store."""
+    from jobs.show import print_head
+
+    _write(print_head(output, count))
+
+
+def _write(blocks: Iterator[bytes]) -> None:
+    out = sys.stdout.buffer
+    for block in blocks:
+        out.write(block)
+    out.flush()
+
+
+def _parameters(job: Job) -> str:
+    words = []
+    for name, parameter in job.parameters.items():
+        if parameter.default is parameter.empty:
+            words.append(f"{name} (needed)")
+        elif parameter.default is None:
+            words.append(name)
+        else:
+            default = parameter.default
+            words.append(f"{name}={str(default).lower() if isinstance(default, bool) else default}")
+    return ", ".join(words)
+
+
+def _print_explanation(found: Explanation) -> None:
+    inputs = _table("input", "", "splits", "bytes")
+    for given in found.inputs:
+        inputs.add_row(given.name, given.what, str(given.splits), format_size(given.bytes))
+    stages = _table("stage", "reads", "map tasks", "partitions", "shuffles", "writes", "to")
+    for number, stage in enumerate(found.stages, 1):
+        stages.add_row(
+            f"{number} {stage.name}",
+            stage.reads,
+            str(stage.maps),
+            str(stage.partitions) if stage.partitions else "map only",
+            _about(stage.shuffle_bytes) if stage.partitions else "",
+            _about(stage.bytes_out),
+            "store" if stage.to_store else "output",
+        )
+    click.echo(f"job {found.job}")
+    _print(inputs)
+    _print(stages)
+    if found.store_bytes == 0:
+        click.echo("through the store: nothing")
+    else:
+        click.echo(f"through the store: {_about(found.store_bytes)}, scaled up from a sample of the input")
+    for note in found.notes:
+        click.echo(f"note: {note}")
+
+
+def _about(size_bytes: int | None) -> str:
+    return "unknown" if size_bytes is None else f"about {format_size(size_bytes)}"
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    # Where the output is no terminal, lines are as long as they are.
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
