@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 
 from .channel import Channel
+from .tuning import worker_environment
 
 _TAIL_BYTES = 2000
 # One worker is one core; the user's own setting wins.
@@ -132,7 +133,7 @@ class Pool:
         self.timeout_s = timeout_s
         self.scratch = scratch
         self.log_folder = log_folder or scratch
-        self._environment = {**_ONE_THREAD, **os.environ, **(environment or {})}
+        self._environment = {**_ONE_THREAD, **worker_environment(), **os.environ, **(environment or {})}
         self._preload = tuple(preload)
         self._processes: dict[int, WorkerProcess] = {}
         self._numbers = 0
