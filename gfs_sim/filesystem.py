@@ -236,16 +236,15 @@ class GFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
         """Write a whole file; ``mode="create"`` raises FileExistsError if the name is taken."""
-        with self._open(path, "xb" if mode == "create" else "wb", **kwargs) as file:
+        with self.open(path, "xb" if mode == "create" else "wb", **kwargs) as file:
             file.raw.write(value)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """Return a file's bytes, or those from ``start`` to ``end``, as in a slice."""
         with self._open(path, "rb") as file:
             low, high, _ = slice(start, end).indices(file.size)
-            buffer = bytearray(max(0, high - low))
-            file.raw.read_at(low, memoryview(buffer))
-            return bytes(buffer)
+            file.seek(low)
+            return bytes(file.read(max(0, high - low)))
 
     def put_file(
         self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
@@ -256,7 +255,7 @@ class GFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return
         with open(lpath, "rb", buffering=0) as source:
             callback.set_size(os.fstat(source.fileno()).st_size)
-            with self._open(rpath, "xb" if mode == "create" else "wb", **kwargs) as target:
+            with self.open(rpath, "xb" if mode == "create" else "wb", **kwargs) as target:
                 buffer = memoryview(bytearray(COPY_BYTES))
                 while count := source.readinto(buffer):
                     target.raw.write(buffer[:count])
@@ -333,10 +332,12 @@ class GFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if maxdepth is not None:
             super().rm(path, recursive=recursive, maxdepth=maxdepth)
             return
+        gone: list[str] = []
         for each in self.expand_path(path):
             # With a pattern, something may already have gone with the folder it lay in.
-            if self.exists(each):
+            if not any(each.startswith(f"{folder}/") for folder in gone):
                 self.store.delete(each, recursive=recursive)
+                gone.append(each)
 
     def expand_path(
         self,

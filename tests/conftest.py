@@ -13,6 +13,12 @@ settings.register_profile(
 settings.load_profile("steady")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Know the markers of pyarrow's own tests, which test_gfs_pyarrow_suite runs over gfs://."""
+    for marker in ("azure", "gcs", "gzip", "hdfs", "numpy", "pandas", "processes", "s3", "threading"):
+        config.addinivalue_line("markers", f"{marker}: from pyarrow's test suite")
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A fresh ``MR_HOME``, so that no test sees another's store or runs."""
