@@ -13,7 +13,9 @@ summed.
 from __future__ import annotations
 
 import itertools
+import math
 import operator
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,24 +26,46 @@ from mapreduce.files import open_decompressed
 from mapreduce.splits import InputFile, Source, list_files
 
 BLOCK_BYTES = 4 << 20
+BLANKS_APART = re.compile(rb"[^ \t]+")
+NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SortKey:
-    """What lines are ordered by: the whole line, or field ``field`` of it, counted from 1.
+    """What lines are ordered by, as for the job ``sort``: the whole line, or field ``field`` of it, counted from 1.
 
-    Fields are separated by ``separator``, or by runs of blanks when that is empty.  A ``numeric`` key is
-    compared as a number (a key that is none is a fault of the output).
+    Fields are separated by ``separator``, or by runs of blanks and tabs without one.  A ``numeric`` field
+    is compared as a 64-bit float.  Lines without the field (or whose field is no number) come before all
+    others, after them when ``descending``.
+
+    Raises:
+        BadJob: ``field`` is below 1, or ``separator`` or ``numeric`` stand without it.
     """
 
     field: int | None = None
-    separator: str = ""
+    separator: str | None = None
     numeric: bool = False
     descending: bool = False
 
     def __post_init__(self) -> None:
         if self.field is not None and self.field < 1:
-            raise BadJob(f"key must be 1 or more, the number of a field, got {self.field}")
+            raise BadJob(f"key must be the number of a field, from 1, got {self.field}")
+        if self.separator == "":
+            raise BadJob("separator is empty; leave it out for blanks and tabs")
+        if self.field is None and (self.numeric or self.separator is not None):
+            raise BadJob("numeric and separator go with a key, such as --key 1")
+
+    def of(self, line: bytes) -> bytes | float:
+        """Return what a line is compared by."""
+        assert self.field is not None
+        separator = None if self.separator is None else self.separator.encode()
+        fields = BLANKS_APART.findall(line) if separator is None else line.split(separator)
+        if len(fields) < self.field:
+            return -math.inf if self.numeric else b""
+        found = fields[self.field - 1]
+        if self.numeric:
+            return float(found) if NUMBER.fullmatch(found) else -math.inf
+        return b"." + found  # so that an empty field is more than none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,60 +136,33 @@ class _Order:
     def __init__(self, key: SortKey) -> None:
         self._key = key
         self._in_order = operator.ge if key.descending else operator.le
-        self._last: Any = None
+        self._last_key: Any = None
+        self._last_line: bytes | None = None
         self._last_at = ""
 
     def fault(self, lines: list[bytes], url: str, before: int) -> str | None:
         """Return what is wrong in ``lines``, which follow record number ``before`` of ``url``, or None."""
-        keys: list[Any] = lines
-        if self._key.field is not None or self._key.numeric:
-            keys = []
-            for number, line in enumerate(lines, before + 1):
-                found = _key_of(line, self._key)
-                if isinstance(found, str):
-                    return f"{url} record {number:,}: {found}"
-                keys.append(found)
-        if self._last is not None and not self._in_order(self._last, keys[0]):
-            return self._message(url, before + 1, keys[0], self._last, self._last_at)
+        key = self._key
+        keys: list[Any] = lines if key.field is None else [key.of(line) for line in lines]
+        if self._last_line is not None and not self._in_order(self._last_key, keys[0]):
+            at = f"{url} record {before + 1:,}"
+            return self._message(at, lines[0], self._last_at, self._last_line)
         if not all(map(self._in_order, keys, keys[1:])):
-            wrong = next(i for i, pair in enumerate(itertools.pairwise(keys)) if not self._in_order(*pair))
-            return self._message(
-                url, before + wrong + 2, keys[wrong + 1], keys[wrong], f"record {before + wrong + 1:,}"
-            )
-        self._last = keys[-1]
+            wrong = next(i for i, pair in enumerate(itertools.pairwise(keys), 1) if not self._in_order(*pair))
+            at = f"{url} record {before + wrong + 1:,}"
+            return self._message(at, lines[wrong], f"record {before + wrong:,}", lines[wrong - 1])
+        self._last_key, self._last_line = keys[-1], lines[-1]
         self._last_at = f"record {before + len(lines):,} of {url}"
         return None
 
-    def _message(self, url: str, number: int, key: Any, previous: Any, previous_at: str) -> str:
-        relation = "greater" if self._key.descending else "less"
-        return (
-            f"{url} record {number:,} ({_shown(key)}) is {relation} than {previous_at} ({_shown(previous)})"
-        )
+    @staticmethod
+    def _message(at: str, line: bytes, before: str, previous: bytes) -> str:
+        return f"{at} ({_shown(line)}) belongs before {before} ({_shown(previous)})"
 
 
-def _key_of(line: bytes, key: SortKey) -> Any:
-    """Return the key of a line, or, as ``str``, why it has none."""
-    found = line
-    if key.field is not None:
-        fields = line.split(key.separator.encode() or None)
-        if len(fields) < key.field:
-            return f"it has {len(fields)} fields, the key is field {key.field}"
-        found = fields[key.field - 1]
-    if not key.numeric:
-        return found
-    try:
-        return int(found)
-    except ValueError:
-        pass
-    try:
-        return float(found)
-    except ValueError:
-        return f"its key {_shown(found)} is no number"
-
-
-def _shown(key: Any) -> str:
-    text = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
-    return repr(text if len(text) <= 40 else text[:37] + "...")
+def _shown(line: bytes) -> str:
+    text = line.decode(errors="backslashreplace")
+    return f"{text[:37]}..." if len(text) > 40 else text
 
 
 def read_lines(file: InputFile, block_bytes: int = BLOCK_BYTES) -> Iterator[list[bytes]]:

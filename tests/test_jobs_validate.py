@@ -99,7 +99,7 @@ def test_a_fault_inside_a_part_names_file_record_and_both_keys(tmp_path: Path) -
     write(tmp_path / "out" / "part-00000", [b"a", b"b"])
     write(tmp_path / "out" / "part-00001", [b"b", b"d", b"c"])
     verdict = validate(write(tmp_path / "in", [b"a", b"b", b"b", b"c", b"d"]), str(tmp_path / "out"))
-    assert verdict.fault == f"{tmp_path}/out/part-00001 record 3 ('c') is less than record 2 ('d')"
+    assert verdict.fault == f"{tmp_path}/out/part-00001 record 3 (c) belongs before record 2 (d)"
 
 
 def test_a_fault_across_parts_names_the_first_record_of_the_later_part(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_fault_across_parts_names_the_first_record_of_the_later_part(tmp_path:
     write(tmp_path / "out" / "part-00002", [b"b"])
     verdict = validate(write(tmp_path / "in", [b"a", b"b", b"x"]), str(tmp_path / "out"))
     assert verdict.fault == (
-        f"{tmp_path}/out/part-00002 record 1 ('b') is less than record 2 of {tmp_path}/out/part-00000 ('x')"
+        f"{tmp_path}/out/part-00002 record 1 (b) belongs before record 2 of {tmp_path}/out/part-00000 (x)"
     )
 
 
@@ -180,17 +180,32 @@ def test_a_missing_side_is_an_error(tmp_path: Path) -> None:
         validate(str(tmp_path / "nothing-here"), source)
 
 
-def test_a_line_without_its_key_is_a_fault_of_the_output(tmp_path: Path) -> None:
-    source = write(tmp_path / "in", [b"1 2", b"3"])
-    assert validate(source, source, SortKey(field=2)).fault == (
-        f"{source} record 2: it has 1 fields, the key is field 2"
-    )
-    words = write(tmp_path / "words", [b"1", b"two"])
-    assert (
-        validate(words, words, SortKey(numeric=True)).fault == f"{words} record 2: its key 'two' is no number"
-    )
+@pytest.mark.parametrize(
+    ("key", "ordered"),
+    [
+        (SortKey(field=2), [b"alone", b"", b"x 10", b"x\t9", b"  x  9 z"]),
+        (SortKey(field=2, descending=True), [b"x 9", b"x 10", b"alone"]),
+        (
+            SortKey(field=2, numeric=True),
+            [b"alone", b"x nan", b"x word", b"x -1e3", b"x 9", b"x 10", b"x 1e9"],
+        ),
+        (SortKey(field=2, numeric=True, descending=True), [b"x 10", b"x 9.5", b"x .5", b"x word", b""]),
+        (SortKey(field=2, separator=","), [b"a", b"a,,z", b"b,", b"a, ", b"a,b"]),
+    ],
+)
+def test_a_line_without_its_key_comes_first_and_last_when_descending(
+    key: SortKey, ordered: list[bytes]
+) -> None:
+    assert judged(ordered, [ordered], key).fault is None
+    assert not judged(ordered, [[*ordered[1:], ordered[0]]], key).valid
+
+
+@pytest.mark.parametrize(
+    "options", [{"field": 0}, {"numeric": True}, {"separator": ","}, {"field": 1, "separator": ""}]
+)
+def test_a_key_that_makes_no_sense_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(BadJob):
-        SortKey(field=0)
+        SortKey(**options)  # type: ignore[arg-type]
 
 
 def test_the_command_exits_0_for_valid_and_1_with_one_line_for_invalid(tmp_path: Path) -> None:

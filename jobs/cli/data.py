@@ -78,7 +78,7 @@ def generate(
 @click.option(
     "--key", type=click.IntRange(min=1), metavar="FIELD", help="Sorted by this field, counted from 1."
 )
-@click.option("--separator", default="", help="What separates fields. [default: blanks]")
+@click.option("--separator", help="What separates fields. [default: blanks and tabs]")
 @click.option("--numeric", is_flag=True, help="Sorted by number.")
 @click.option("--descending", is_flag=True, help="Sorted from the greatest to the least.")
 @click.option("--quiet", is_flag=True, help="Print nothing; the exit status is the verdict.")
@@ -86,7 +86,7 @@ def validate(
     input_url: str,
     output_url: str,
     key: int | None,
-    separator: str,
+    separator: str | None,
     numeric: bool,
     descending: bool,
     quiet: bool,

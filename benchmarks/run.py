@@ -1,0 +1,61 @@
+"""Measure ``mr`` beside what people use today: ``python benchmarks/run.py [NAME...]``, all without a name.
+
+``pip install -e '.[bench]'`` installs the peers; Hadoop's sort also needs a JDK, GNU sort the ``sort``
+command. Inputs are generated once into ``--dir`` (about 10 GB with the outputs).  Results go to
+``benchmarks/results/``, and the table in README.md is rendered from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from counting import wordcount, wordcount_records
+from measuring import HERE, RESULTS
+from running import coordinator, startup, store
+from sorting import memory, small_files, sort, sort_variable
+from table import update
+
+BENCHMARKS = {
+    each.__name__: each
+    for each in (
+        sort,
+        sort_variable,
+        wordcount,
+        wordcount_records,
+        memory,
+        small_files,
+        startup,
+        store,
+        coordinator,
+    )
+}
+
+
+def main() -> None:
+    """Run the benchmarks that were named."""
+    listing = "\n".join(f"  {name:<18} {(each.__doc__ or '').strip()}" for name, each in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        description=f"{__doc__}\nbenchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[*BENCHMARKS, []])
+    parser.add_argument(
+        "--dir", type=Path, default=Path("bench-data"), help="inputs and outputs [bench-data]"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each program, interleaved [3]")
+    parser.add_argument("--peers-only", action="store_true", help="leave mr out, and keep no result")
+    parser.add_argument("--render", action="store_true", help="only render the table in README.md")
+    arguments = parser.parse_args()
+    if not arguments.render:
+        arguments.dir.mkdir(parents=True, exist_ok=True)
+        for name in arguments.names or BENCHMARKS:
+            benchmark = BENCHMARKS[name]
+            print(f"{name}: {(benchmark.__doc__ or '').strip()}", flush=True)
+            benchmark(arguments.dir.resolve(), arguments.rounds, not arguments.peers_only)
+    readme = HERE.parent / "README.md"
+    if not arguments.peers_only and "<!-- benchmarks:begin -->" in readme.read_text():
+        update(readme, RESULTS)
+
+
+if __name__ == "__main__":
+    main()
