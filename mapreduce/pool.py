@@ -15,12 +15,13 @@ import contextlib
 import pickle
 import selectors
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import errors
 from .coordinator import Abort, Accept, Action, Assign, Coordinator, Discard, Failure, Stop, Task
 from .events import AttemptRow, Commit, Event, OnEvent, StageResult, reduce_payloads
+from .pickling import pickle_by_value
 from .processes import Pool, WorkerProcess, no_interrupt
 from .sequential import run_stage_sequential
 from .worker import MapOutputLost, Program, TaskInfo
@@ -93,12 +94,9 @@ class _StageRun:
         max_attempts: int,
         max_raises: int,
     ) -> None:
-        import cloudpickle
-
         self.pool = pool
         self.payloads = {"map": maps, "reduce": reduces}
-        self.program = program if isinstance(program, bytes) else cloudpickle.dumps(program)
-        self.pickle: Callable[[Any], bytes] = cloudpickle.dumps
+        self.program = program if isinstance(program, bytes) else pickle_by_value(program)
         self.coordinator = Coordinator(
             maps=len(maps), reduces=len(reduces), max_attempts=max_attempts,
             max_raises=min(max_raises, max_attempts), timeout_s=pool.timeout_s,
@@ -312,7 +310,7 @@ class _StageRun:
                 channel.send(("maps", news))
                 worker.has_maps.update((i, a) for i, a, _ in news)
         keep = task.kind == "map" and bool(self.payloads["reduce"])
-        payload = self.pickle(self.payloads[task.kind][task.index])
+        payload = pickle_by_value(self.payloads[task.kind][task.index])
         channel.send(("task", task.kind, task.index, action.attempt, payload, maps, keep))
         worker.attempt_started = time.time()
         self.watch_writes(worker)

@@ -270,9 +270,9 @@ def _pickle_result(answer: Any) -> bytes:
     try:
         return pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception:
-        import cloudpickle
+        from .pickling import pickle_by_value
 
-        return bytes(cloudpickle.dumps(answer))
+        return pickle_by_value(answer)
 
 
 def main(descriptor: int) -> None:
