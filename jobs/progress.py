@@ -77,8 +77,10 @@ class Progress:
             self._say(f"{plan.title}: {self.done} of {total} tasks, {self._amount()}")
 
     def _count(self, event: Event) -> None:
-        if event.outcome == "done":
-            self.done += 1
+        if event.outcome != "done" or event.task is None:
+            return
+        self.done += 1
+        if event.task.kind == "map":
             self.rows += event.rows_in
             self.bytes += event.bytes_in
 

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ def run(
         finally:
             engine.close()
             record["seconds"] = time.perf_counter() - began
-            record["stages"] = [vars(s) for s in engine.reports]
+            record["stages"] = [asdict(s) for s in engine.reports]
             write_record(folder, record)
 
 
