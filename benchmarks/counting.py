@@ -57,7 +57,7 @@ def wordcount(folder: Path, rounds: int, with_mr: bool) -> None:
 
 
 def wordcount_records(folder: Path, rounds: int, with_mr: bool) -> None:
-    """Count words by Python functions: 500 MB beside dask.bag, 50 MB beside mrjob (it takes minutes for more)."""
+    """Count words by Python functions: 500 MB beside dask.bag, 50 MB beside mrjob, the slower one."""
     large = generated(folder, "text-500m.txt", "text", "500MB")
     small = generated(folder, "text-50m.txt", "text", MRJOB_SIZE)
     against_dask = [peer("dask-bag", large, folder)]

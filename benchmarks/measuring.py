@@ -36,7 +36,7 @@ PACKAGES = ("mrdag", "numpy", "pyarrow", "polars", "duckdb", "dask", "mrjob", "p
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A program that does the work: its command, what it writes (removed before each run), its environment."""
+    """A program that does the work: its command, what it writes (removed before a run), its environment."""
 
     name: str
     command: Sequence[str]

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import sys
 
-DUCKDB_LINES = "read_csv('{}', columns={{'line': 'VARCHAR'}}, header=false, auto_detect=false, delim='\t', quote='', escape='')"
+DUCKDB_LINES = (
+    "read_csv('{}', columns={{'line': 'VARCHAR'}}, header=false, auto_detect=false, "
+    "delim='\t', quote='', escape='')"
+)
 DUCKDB_OUTPUT = "(format csv, header false, delimiter '\t', quote '', escape '')"
 
 

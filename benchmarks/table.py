@@ -1,4 +1,4 @@
-"""The table in README.md, made from ``benchmarks/results/*.json`` between two markers; no number is typed by hand."""
+"""The table in README.md, made from ``benchmarks/results/*.json``: no number in it is typed by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def render(results: Path) -> str:
             cells = (row["work"], row["ours"], row["theirs"], row["measured"], row["wanted"], met)
             lines.append("| " + " | ".join(cells) + " |")
     machines = {
-        f"{m['cpu']}, {m['cores']} cores, {m['memory_bytes'] / 1e9:.0f} GB of memory, Linux {m['kernel']}, "
+        f"{m['cpu']}, {m['cores']} cores, {m['memory_bytes'] / 1e9:.0f} GB, Linux {m['kernel']}, "
         f"Python {m['python']}, "
         + ", ".join(
             f"{name} {version}" for name, version in m["packages"].items() if version and name != "mrdag"
@@ -48,8 +48,8 @@ def render(results: Path) -> str:
         f"Medians of at least {rounds} interleaved rounds of whole processes, measured "
         + (dates[0] if dates[:1] == dates[-1:] else f"from {dates[0]} to {dates[-1]}" if dates else "never")
         + f". {'; '.join(sorted(machines))}.",
-        "`python benchmarks/run.py` measures again and renders this table; the single times and the command lines "
-        "are in `benchmarks/results/`.",
+        "`python benchmarks/run.py` measures again and renders this table; the single times and the command "
+        "lines are in `benchmarks/results/`.",
     ]
     return "\n".join(lines)
 

@@ -32,7 +32,7 @@ NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 @dataclass(frozen=True, kw_only=True)
 class SortKey:
-    """What lines are ordered by, as for the job ``sort``: the whole line, or field ``field`` of it, counted from 1.
+    """What lines are ordered by, as for the job ``sort``: the whole line, or field ``field`` of it, from 1.
 
     Fields are separated by ``separator``, or by runs of blanks and tabs without one.  A ``numeric`` field
     is compared as a 64-bit float.  Lines without the field (or whose field is no number) come before all
