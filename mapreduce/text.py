@@ -31,7 +31,7 @@ from mapreduce.errors import BadEncoding, BadInput
 MAX_LINE_BYTES = 1 << 29
 BOM = b"\xef\xbb\xbf"
 LINE_SCHEMA = pa.schema([("line", pa.binary())])
-SLACK_BYTES = 1 << 12
+SLACK_BYTES = 1 << 16
 
 Positions = npt.NDArray[np.int64]
 
@@ -119,14 +119,17 @@ def read_lines(
     offset = start
     if start:
         # A delimiter that ends after start may begin up to width - 1 bytes before it.
-        offset = start - (width - 1)
+        offset = max(0, start - (width - 1))
         file.seek(offset)
     skipping = start > 0  # still looking for the first record that begins in the range
     held = 0  # bytes of data that begin an unfinished record
     while True:
         if held == len(data):
             data = data + bytearray(len(data))
-        with memoryview(data) as view, view[held:] as free:
+        limit = len(data)
+        if stop is not None:  # what lies beyond the range belongs to the next one: read little of it
+            limit = min(limit, held + max(stop - offset - held, 0) + SLACK_BYTES)
+        with memoryview(data) as view, view[held:limit] as free:
             got = file.readinto(free)
         end = held + got
         if not got:
