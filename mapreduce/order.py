@@ -255,8 +255,8 @@ def sort_permutation(batch: pa.RecordBatch, order: Sequence[Order]) -> Rows:
     permutation = np.arange(rows, dtype=np.int64)
     spots = permutation.copy()  # the places in ``permutation`` whose rows are tied so far, ascending
     groups: Rows | None = None  # the first place of the tie that each of them belongs to; None is one tie of all
-    columns = order_words(batch, order) if rows > 1 else []
-    for at, (words, descending) in enumerate(columns):
+    columns = order_words(batch, order)
+    for at, (words, descending) in enumerate(columns if rows > 1 else []):
         settled: list[tuple[Rows, Rows]] = []  # tied in this column to its end
         level = words.first_level
         while len(spots):

@@ -53,6 +53,11 @@ class Shuffle:
         if self.partitions < 1:
             raise BadJob(f"partitions must be >= 1, got {self.partitions}")
         names = self.schema.names
+        types = pa.types
+        for field in self.schema:
+            kind = field.type
+            if types.is_dictionary(kind) or types.is_string_view(kind) or types.is_binary_view(kind):
+                raise BadJob(f"column {field.name!r} of type {kind} cannot be shuffled: cast it to its plain type")
         for column in [
             *self.keys,
             *(part.column for part in self.order),
