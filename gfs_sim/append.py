@@ -6,7 +6,6 @@ when its transaction commits, or not at all. What a record looks like is in ``re
 """
 
 import contextlib
-import io
 import os
 import random
 import sqlite3

@@ -117,7 +117,7 @@ def locate(connection: sqlite3.Connection, handle: int) -> Chunk | None:
     servers = connection.execute(
         "SELECT server FROM replicas WHERE handle = ? AND NOT bad ORDER BY server", (handle,)
     )
-    return Chunk(*row, tuple(name for (name,) in servers))
+    return Chunk(row[0], row[1], row[2], tuple(name for (name,) in servers))
 
 
 def set_replica(connection: sqlite3.Connection, handle: int, server: str, size: int) -> None:

@@ -56,9 +56,8 @@ def chunk_name(handle: int) -> str:
 def handle_of(file_name: str) -> int | None:
     """Return the handle in a replica's file name, None for anything else."""
     stem, suffix = os.path.splitext(file_name)
-    if suffix not in (CHUNK_SUFFIX, SUMS_SUFFIX, TEMPORARY_SUFFIX):
+    if suffix not in (CHUNK_SUFFIX, SUMS_SUFFIX):
         return None
-    stem = stem.split(".")[0]
     return int(stem, 16) if re.fullmatch(r"[0-9a-f]{16}", stem) else None
 
 

@@ -77,7 +77,7 @@ def children(connection: sqlite3.Connection, path: str) -> list[Node]:
 def subtree(connection: sqlite3.Connection, path: str) -> list[Node]:
     """Return everything below a folder, by path, without what is hidden (unless ``path`` is)."""
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM nodes WHERE path >= ? AND path < ? ORDER BY path", layout.below(path)
+        f"SELECT {_COLUMNS} FROM nodes WHERE path > ? AND path < ? ORDER BY path", layout.below(path)
     )
     nodes = [Node(*row) for row in rows]
     return nodes if layout.is_hidden(path) else [node for node in nodes if not layout.is_hidden(node.path)]
@@ -195,7 +195,7 @@ def _move_rows(connection: sqlite3.Connection, source: str, target: str) -> None
     )
     connection.execute(
         "UPDATE nodes SET path = ? || substr(path, ?), parent = ? || substr(parent, ?)"
-        " WHERE path >= ? AND path < ?",
+        " WHERE path > ? AND path < ?",
         (target, cut, target, cut, low, high),
     )
 
@@ -233,13 +233,13 @@ def rename(
 def remove(connection: sqlite3.Connection, path: str, *, retire_due: float) -> int:
     """Remove a file or a folder with all below it; return the number of nodes; the root keeps itself."""
     contents = connection.execute(
-        "SELECT content FROM nodes WHERE (path = ? OR path >= ? AND path < ?) AND content IS NOT NULL",
+        "SELECT content FROM nodes WHERE (path = ? OR path > ? AND path < ?) AND content IS NOT NULL",
         (path, *layout.below(path)),
     ).fetchall()
     for (content,) in contents:
         retire(connection, content, retire_due)
     return connection.execute(
-        "DELETE FROM nodes WHERE (path = ? OR path >= ? AND path < ?) AND path <> '/'",
+        "DELETE FROM nodes WHERE (path = ? OR path > ? AND path < ?) AND path <> '/'",
         (path, *layout.below(path)),
     ).rowcount
 
@@ -283,7 +283,7 @@ def deletions(connection: sqlite3.Connection, path: str = "/") -> list[DeletedFi
             continue
         hidden = f"{layout.HIDDEN}/{stamp}{original}"
         files, size = connection.execute(
-            "SELECT COUNT(content), COALESCE(SUM(size), 0) FROM nodes WHERE path = ? OR path >= ? AND path < ?",
+            "SELECT COUNT(content), COALESCE(SUM(size), 0) FROM nodes WHERE path = ? OR path > ? AND path < ?",
             (hidden, *layout.below(hidden)),
         ).fetchone()
         if find(connection, hidden) is not None:
@@ -327,7 +327,7 @@ def forget_empty_deletions(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM deletions WHERE stamp = ?", (stamp,))
             top = f"{layout.HIDDEN}/{stamp}"
             connection.execute(
-                "DELETE FROM nodes WHERE (path = ? OR path >= ? AND path < ?) AND content IS NULL",
+                "DELETE FROM nodes WHERE (path = ? OR path > ? AND path < ?) AND content IS NULL",
                 (top, *layout.below(top)),
             )
 

@@ -154,7 +154,7 @@ class StoreReader(io.BufferedReader):
         self.blocksize = buffer_bytes
 
     @property
-    def mode(self) -> str:  # type: ignore[override]
+    def mode(self) -> str:
         """The mode it was opened with."""
         return "rb"
 

@@ -6,6 +6,7 @@ names, leases and locations are not known here.
 
 import contextlib
 import os
+import threading
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,11 @@ def _open_new(path: str, flags: int) -> int:
         return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
+def _temporary(path: str) -> str:
+    """Return a name nobody else writes to: two may clone to the same place at once."""
+    return f"{path}.{os.getpid()}-{threading.get_ident()}{layout.TEMPORARY_SUFFIX}"
+
+
 def write_all(fd: int, data: memoryview) -> None:
     """Write every byte of ``data``."""
     while data:
@@ -66,7 +72,7 @@ def write_sums(
 ) -> None:
     """Write a replica's sums file; one that replaces another does so at once (``fresh``: there is none)."""
     path = replica_path(servers, server, handle, layout.SUMS_SUFFIX)
-    target = path if fresh else f"{path}{layout.TEMPORARY_SUFFIX}"
+    target = path if fresh else _temporary(path)
     fd = _open_new(target, os.O_WRONLY | os.O_TRUNC)
     try:
         write_all(fd, memoryview(sums.encode()))
@@ -95,13 +101,7 @@ def read_sums(servers: Path, server: str, handle: int) -> Sums:
 def remove_replica(servers: Path, server: str, handle: int) -> tuple[int, int]:
     """Remove a replica's files, the sums last; return how many there were and their bytes."""
     count = size = 0
-    suffixes = (
-        layout.CHUNK_SUFFIX,
-        layout.CHUNK_SUFFIX + layout.TEMPORARY_SUFFIX,
-        layout.SUMS_SUFFIX + layout.TEMPORARY_SUFFIX,
-        layout.SUMS_SUFFIX,
-    )
-    for suffix in suffixes:
+    for suffix in (layout.CHUNK_SUFFIX, layout.SUMS_SUFFIX):
         path = replica_path(servers, server, handle, suffix)
         try:
             length = os.stat(path).st_size
@@ -253,7 +253,7 @@ def clone(
     What is there under that name is replaced whole; a failed copy leaves it untouched.
     """
     path = replica_path(servers, server, handle)
-    temporary = f"{path}{layout.TEMPORARY_SUFFIX}"
+    temporary = _temporary(path)
     sums = array("I")
     fd = _open_new(temporary, os.O_WRONLY | os.O_TRUNC)
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gfs_sim import chunks, layout, namespace, recovery, servers
 from gfs_sim.append import Tail, take_lease
-from gfs_sim.errors import BadSetting, FileReplaced, LeaseLost, RecordTooLarge
+from gfs_sim.errors import BadSetting, LeaseLost, RecordTooLarge
 from gfs_sim.health import check
 from gfs_sim.layout import default_root
 from gfs_sim.master import Master, create_store
@@ -176,11 +176,11 @@ class Store:
             low, high = layout.below(path)
             connection.execute("UPDATE nodes SET replication = ? WHERE path = ?", (replication, path))
             changed = connection.execute(
-                "UPDATE nodes SET replication = ? WHERE path >= ? AND path < ? AND content IS NOT NULL",
+                "UPDATE nodes SET replication = ? WHERE path > ? AND path < ? AND content IS NOT NULL",
                 (replication, low, high),
             ).rowcount
             connection.execute(
-                "UPDATE nodes SET replication = NULL WHERE path >= ? AND path < ? AND content IS NULL",
+                "UPDATE nodes SET replication = NULL WHERE path > ? AND path < ? AND content IS NULL",
                 (low, high),
             )
             chunks.ask_repair(
@@ -189,7 +189,7 @@ class Store:
                     handle
                     for (handle,) in connection.execute(
                         "SELECT DISTINCT handle FROM contents JOIN nodes USING (content)"
-                        " WHERE path = ? OR path >= ? AND path < ?",
+                        " WHERE path = ? OR path > ? AND path < ?",
                         (path, low, high),
                     ).fetchall()
                 ],

@@ -86,7 +86,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing fsck found. ``kind`` is lost, corrupt, missing, stale, under, over or misplaced.
+    """One thing fsck found. ``kind`` is lost, corrupt, missing, stale, unreachable, under, over or misplaced.
 
     ``lost`` is a chunk with no good replica; the others leave the file readable.
     """

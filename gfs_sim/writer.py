@@ -19,7 +19,7 @@ from gfs_sim.checksum import Sums, add_blocks
 from gfs_sim.chunks import Chunk
 from gfs_sim.errors import LeaseLost
 from gfs_sim.master import Master, SealedChunk, Target
-from gfs_sim.server import create_replica, sync_folder_of, replica_path, write_all, write_sums
+from gfs_sim.server import create_replica, replica_path, sync_folder_of, write_all, write_sums
 from gfs_sim.unwinding import unwinding
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class StoreWriter(io.BufferedWriter):
         self.blocksize = BUFFER_BYTES
 
     @property
-    def mode(self) -> str:  # type: ignore[override]
+    def mode(self) -> str:
         """The mode it was opened with."""
         return self._mode
 
