@@ -1,10 +1,10 @@
-"""Count the distinct words of a batch of lines without a Python loop over words.
+"""Count the distinct words of batches of lines without a Python loop over words.
 
-Words are what ``bytes.split()`` returns: maximal runs of bytes other than ASCII whitespace, inside one
-line. A word of up to 14 bytes is one or two 64-bit numbers, its length among them, so equal numbers are
-equal words; they are counted in a small table addressed by a hash.  A word that is longer, or whose place
-in the table is taken by another, is left for Arrow's own (slower) count.  The result is exact whatever the
-hash does.
+Words are what ``bytes.split()`` returns: maximal runs of bytes other than ASCII whitespace, inside one line.
+A word of up to 14 bytes is one or two 64-bit numbers, its length among them, so equal numbers are equal
+words; they are counted in a table addressed by a hash, which stays from batch to batch.  A word that is
+longer, or that finds its places in the table taken, is left for Arrow's own (slower) count.  The result is
+exact whatever the hash does.
 
 Nothing here folds case, strips punctuation or knows an encoding.
 """
@@ -18,48 +18,64 @@ import pyarrow.compute as pc
 
 #: Bytes handled at a time: the arrays made on the way then stay in the processor's cache.
 BLOCK_BYTES = 512 << 10
-TABLE_BITS = 16
+TABLE_BITS = 17
+#: A word looks for a free place at that many addresses.
+PROBES = 3
 #: Odd numbers with well mixed bits; the first is 2**64 divided by the golden ratio.
 _MULTIPLIERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 
 Bytes = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
 
 
-def count_distinct(lines: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the distinct words of ``lines`` (binary, nulls have none) and how often each occurs (int64).
+class WordCounter:
+    """Counts words batch by batch; a batch is faster the more of its words were in those before."""
 
-    The words come in no particular order, each once.
-    """
-    data = joined(lines)
-    short, long = _Table(columns=1), _Table(columns=2)
-    giants: list[tuple[Ints, Ints]] = []
-    begin = 0
-    while begin < len(data):
-        stop = end_of_word(data, begin + BLOCK_BYTES)
-        block = np.full(
-            stop - begin + 17, 32, dtype=np.uint8
-        )  # the numbers of the last word end in the margin
-        block[1 : 1 + stop - begin] = data[begin:stop]
+    def __init__(self) -> None:
+        self._short, self._long = _Table(columns=1), _Table(columns=2)
+
+    def count(self, lines: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Return the distinct words of ``lines`` (binary, nulls have none) and how often each occurs (int64).
+
+        The words come in no particular order, each once; counts are of these lines alone.
+        """
+        data = joined(lines)
+        left: list[pa.Array] = []
+        begin = 0
+        while begin < len(data):
+            stop = end_of_word(data, begin + BLOCK_BYTES)
+            left += self._add_block(data[begin:stop])
+            begin = stop
+        words, counts = zip(self._short.take_counts(), self._long.take_counts(), strict=True)
+        if left:
+            counted = pc.value_counts(pa.concat_arrays(left))
+            words, counts = (*words, counted.field(0)), (*counts, counted.field(1))
+        return pa.concat_arrays(words), pa.concat_arrays(counts)
+
+    def _add_block(self, data: Bytes) -> list[pa.Array]:
+        """Count the words of ``data``; return those that have no place in the tables, one by one."""
+        block = np.full(len(data) + 17, 32, dtype=np.uint8)  # the numbers of the last word end in the margin
+        block[1 : 1 + len(data)] = data
         starts, ends = word_bounds(block)
         sizes = ends - starts
         # Position i of this view is the 64-bit number whose lowest byte is byte i.
         numbers: Numbers = np.ndarray((len(block) - 7,), dtype="<u8", buffer=block, strides=(1,))
         first = numbers[starts]
+        left = []
         middle = np.flatnonzero(sizes >= 8)
-        starts = starts + (begin - 1)
         if len(middle):
             tails = sizes[middle]
             if tails.max() > 14:
-                is_giant = tails > 14
-                giants.append((starts[middle[is_giant]], ends[middle[is_giant]] + (begin - 1)))
-                middle, tails = middle[~is_giant], tails[~is_giant]
-            second = numbers[starts[middle] + (8 - begin)]  # bytes 7 to 14
-            long.add((shifted(second, tails - 7), first[middle]), starts[middle], tails)
-        short.add((shifted(first, sizes),), starts, sizes)
-        begin = stop
-    return _collect(data, (short, long), giants)
+                giants, middle = middle[tails > 14], middle[tails <= 14]
+                left.append(slices(block, starts[giants], ends[giants]))
+                tails = sizes[middle]
+            places = starts[middle]
+            second = shifted(numbers[places + 7], tails - 7)  # bytes 7 to 13 and the size, so never 0
+            left += self._long.add((second, first[middle]), block, places, tails)
+        left += self._short.add((shifted(first, sizes),), block, starts, sizes)
+        return left
 
 
 def joined(lines: pa.Array) -> Bytes:
@@ -73,9 +89,9 @@ def joined(lines: pa.Array) -> Bytes:
     return np.frombuffer(text[0].as_buffer(), dtype=np.uint8)
 
 
-def is_in_word(data: Bytes) -> npt.NDArray[np.bool_]:
+def is_in_word(data: Bytes) -> Bools:
     """Return which bytes are not ASCII whitespace (as in ``bytes.split``)."""
-    inside = data != 32
+    inside: Bools = data != 32
     inside &= (
         data - np.uint8(9)
     ) > 4  # tab, newline, vertical tab, form feed, carriage return; wraps below 9
@@ -110,54 +126,71 @@ def shifted(numbers: Numbers, sizes: Ints) -> Numbers:
 
 
 class _Table:
-    """Counts of the words that got a slot, and the words that did not.
+    """Words that got a slot, and their counts since these were taken last.
 
-    The first key of a word is never 0: 0 marks a free slot, and words that are counted elsewhere, in slot 0.
+    The first key of a word is never 0: 0 marks a free slot, and in slot 0 the words that are counted elsewhere.
     """
 
     def __init__(self, columns: int) -> None:
         size = 1 << TABLE_BITS
         self._keys = [np.zeros(size, dtype=np.uint64) for _ in range(columns)]
-        self._starts = np.zeros(size, dtype=np.int64)
-        self._sizes = np.zeros(size, dtype=np.int64)
         self._counts = np.zeros(size, dtype=np.int64)
-        self.left: list[tuple[Ints, Ints]] = []  # places of words without a slot, occurrence by occurrence
+        self._word_of = np.zeros(size, dtype=np.int64)  # position in ``_words``
+        self._words = pa.array([], pa.binary())
 
-    def add(self, keys: tuple[Numbers, ...], starts: Ints, sizes: Ints) -> None:
-        """Count words given as numbers and as places in the data."""
+    def add(self, keys: tuple[Numbers, ...], data: Bytes, starts: Ints, sizes: Ints) -> list[pa.Array]:
+        """Count words given as numbers and as places in ``data``; return those that find no slot."""
         mixed = keys[0] * _MULTIPLIERS[0]
         for key, multiplier in zip(keys[1:], _MULTIPLIERS[1:], strict=False):
             mixed ^= key
             mixed *= multiplier
-        mixed >>= np.uint64(64 - TABLE_BITS)
-        slots = mixed.view(np.int64)
-        found = self._keys[0][slots]
-        missing = found != keys[0]
-        for table, key in zip(self._keys[1:], keys[1:], strict=True):
-            missing |= table[slots] != key
-        absent = np.flatnonzero(missing)
+        slots = (mixed >> np.uint64(64 - TABLE_BITS)).view(np.int64)
+        missing = self._differ(slots, keys)
         self._counts += np.bincount(slots, minlength=len(self._counts))
-        if not len(absent):
+        if not len(missing):
+            return []
+        self._counts -= np.bincount(slots[missing], minlength=len(self._counts))
+        slots = slots[missing]
+        for probe in range(PROBES):
+            if probe:
+                address = mixed[missing] >> np.uint64(64 - TABLE_BITS - 8 * probe)
+                slots = (address & np.uint64((1 << TABLE_BITS) - 1)).view(np.int64)
+            few = tuple(key[missing] for key in keys)
+            self._settle(slots, few, data, starts[missing], sizes[missing])
+            refused = self._differ(slots, few)
+            kept = np.ones(len(slots), dtype=bool)
+            kept[refused] = False
+            np.add.at(self._counts, slots[kept], 1)
+            missing, slots = missing[refused], slots[refused]
+            if not len(missing):
+                return []
+        return [slices(data, starts[missing], starts[missing] + sizes[missing])]
+
+    def take_counts(self) -> tuple[pa.Array, pa.Array]:
+        """Return the words counted since the last call and how often each was; the counts start at 0 again."""
+        used = 1 + np.flatnonzero(self._counts[1:])
+        counts = self._counts[used]
+        self._counts[:] = 0
+        return self._words.take(pa.array(self._word_of[used])), pa.array(counts)
+
+    def _differ(self, slots: Ints, keys: tuple[Numbers, ...]) -> Ints:
+        differ = self._keys[0][slots] != keys[0]
+        for table, key in zip(self._keys[1:], keys[1:], strict=True):
+            differ |= table[slots] != key
+        return np.flatnonzero(differ)
+
+    def _settle(self, slots: Ints, keys: tuple[Numbers, ...], data: Bytes, starts: Ints, sizes: Ints) -> None:
+        """Give each free slot to one of the words that want it."""
+        new = np.flatnonzero((self._keys[0][slots] == 0) & (slots != 0))
+        if not len(new):
             return
-        new = absent[(found[absent] == 0) & (slots[absent] != 0)]
-        # Several words may want one free slot; the last assignment wins, the same one in every column.
-        self._starts[slots[new]] = new
-        new = self._starts[slots[new]]
+        # Of several assignments to one place the last one stays: that word is the slot's.
+        self._word_of[slots[new]] = new
+        new = np.unique(self._word_of[slots[new]])
         for table, key in zip(self._keys, keys, strict=True):
             table[slots[new]] = key[new]
-        self._starts[slots[new]], self._sizes[slots[new]] = starts[new], sizes[new]
-        refused = np.zeros(len(absent), dtype=bool)
-        for table, key in zip(self._keys, keys, strict=True):
-            refused |= table[slots[absent]] != key[absent]
-        absent = absent[refused]
-        if len(absent):
-            self.left.append((starts[absent], starts[absent] + sizes[absent]))
-            self._counts -= np.bincount(slots[absent], minlength=len(self._counts))
-
-    def result(self) -> tuple[Ints, Ints, Ints]:
-        """Return one place (start, end) and the count of each word that has a slot."""
-        used = 1 + np.flatnonzero(self._counts[1:])
-        return self._starts[used], self._starts[used] + self._sizes[used], self._counts[used]
+        self._word_of[slots[new]] = np.arange(len(self._words), len(self._words) + len(new))
+        self._words = pa.concat_arrays([self._words, slices(data, starts[new], starts[new] + sizes[new])])
 
 
 def slices(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
@@ -168,23 +201,3 @@ def slices(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
     slices_and_gaps = pa.Array.from_buffers(pa.binary(), 2 * len(starts), buffers)
     return slices_and_gaps.take(pa.array(np.arange(0, 2 * len(starts), 2)))
-
-
-def _collect(
-    data: Bytes, tables: tuple[_Table, ...], giants: list[tuple[Ints, Ints]]
-) -> tuple[pa.Array, pa.Array]:
-    """Join what the tables counted with Arrow's count of the words that have no slot."""
-    starts, ends, counts = (
-        np.concatenate(part) for part in zip(*(table.result() for table in tables), strict=True)
-    )
-    order = np.argsort(starts)
-    words, numbers = [slices(data, starts[order], ends[order])], [pa.array(counts[order])]
-    for place in [*giants, *(place for table in tables for place in table.left)]:
-        left = pc.value_counts(slices(data, *place))
-        words.append(left.field(0))
-        numbers.append(left.field(1))
-    if len(words) == 1:
-        return words[0], numbers[0]
-    both = pa.table([pa.concat_arrays(words), pa.concat_arrays(numbers)], names=["word", "n"])
-    summed = both.group_by("word", use_threads=False).aggregate([("n", "sum")])
-    return summed["word"].combine_chunks(), summed["n_sum"].combine_chunks()

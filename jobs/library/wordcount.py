@@ -17,14 +17,21 @@ from mapreduce import Dataset, Stage, job
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from jobs.words import WordCounter
 
-def count_words(batch: pa.RecordBatch) -> pa.RecordBatch:
+
+def new_counter() -> WordCounter:
+    """Return what a task keeps from batch to batch: a table of the words that it has met."""
+    from jobs.words import WordCounter
+
+    return WordCounter()
+
+
+def count_words(batch: pa.RecordBatch, *, state: WordCounter) -> pa.RecordBatch:
     """Count the words of the column ``line``; words are what ``bytes.split()`` returns."""
     import pyarrow as pa
 
-    from jobs.words import count_distinct
-
-    words, counts = count_distinct(batch.column("line"))
+    words, counts = state.count(batch.column("line"))
     return pa.RecordBatch.from_arrays([words, counts], names=["word", "n"])
 
 
@@ -36,6 +43,7 @@ def wordcount(text: Dataset, *, partitions: int | None = None) -> Dataset:
     schema = pa.schema([("word", pa.binary()), ("n", pa.int64())])
     count = Stage(
         name="count",
+        setup=new_counter,
         map_batch=count_words,
         schema=schema,
         keys=["word"],
