@@ -147,7 +147,7 @@ def _map_schema(stage: Stage, inputs: list[Made]) -> pa.Schema:
 
     if isinstance(stage.schema, pa.Schema):
         return stage.schema
-    schemas = [m.source.schema for m in inputs]
+    schemas = [_known(m.source.schema) for m in inputs]
     if stage.schema is not None:
         return stage.schema(schemas[0])
     for other in schemas[1:]:
@@ -157,6 +157,12 @@ def _map_schema(stage: Stage, inputs: list[Made]) -> pa.Schema:
                 f"({', '.join(schemas[0].names)} and {', '.join(other.names)}); give schema="
             )
     return schemas[0]
+
+
+def _known(schema: pa.Schema | None) -> pa.Schema:
+    if schema is None:
+        raise BadJob("a batch stage cannot read the output of a record stage; give it batches or files")
+    return schema
 
 
 def _reduced_schema(stage: Stage, schema: pa.Schema | None) -> pa.Schema | None:

@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from .errors import BadJob, FunctionFailed, JobError
 from .home import new_run, write_record
 from .inputs import Source
 from .planning import Made, StagePlan, plan_stage
-from .pool import Event, Pool, Task, run_stage, run_stage_sequential
+from .pool import AttemptRow, Event, Pool, Task, run_stage, run_stage_sequential
 from .scratch import Scratch, remove_abandoned
 from .stages import Dataset, Job, plan
 from .task import read_all_batches, read_all_records
@@ -91,7 +91,7 @@ class StageReport:
     bytes_out: int
     through_store: bool
     counters: Mapping[str, int]
-    attempts: tuple[Mapping[str, Any], ...] = ()
+    attempts: tuple[AttemptRow, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,11 +238,12 @@ class _Run:
     def _drive(self, built: Any) -> Dataset:
         """Send a generator job the records that it asks for, until it returns its dataset."""
         if inspect.isgenerator(built):
+            rounds: Generator[Any, Any, Any] = built
             try:
-                wanted = next(built)
+                wanted = next(rounds)
                 while True:
                     self._check_dataset(wanted, "yielded")
-                    wanted = built.send(self._rows(self._materialise(wanted)))
+                    wanted = rounds.send(self._rows(self._materialise(wanted)))
             except StopIteration as stop:
                 built = stop.value
         return self._check_dataset(built, "returned")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from mapreduce.inputs import Source
 
 from mapreduce import BadJob, Dataset, Stage, job
+from mapreduce.inputs import Source
 from mapreduce.stages import Job, inject, plan
 
 

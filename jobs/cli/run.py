@@ -204,7 +204,9 @@ def log(run_id: str, as_json: bool) -> None:
 
     folder = find_run(run_id)
     record_file = folder / "record.json"
-    record = json.loads(record_file.read_text()) if record_file.exists() else {"run": folder.name}
+    record: dict[str, Any] = {"run": folder.name}
+    if record_file.exists():
+        record = json.loads(record_file.read_text())
     if as_json:
         click.echo(json.dumps(record, indent=1))
         return
@@ -218,6 +220,12 @@ def log(run_id: str, as_json: bool) -> None:
             f"stage {stage['stage']}: {stage['maps']} maps, {stage['reduces']} reduces, "
             f"{stage['seconds']:.2f} s, {stage['rows_in']:,} records in, {stage['rows_out']:,} out"
         )
+        for attempt in stage["attempts"]:
+            if attempt["outcome"] != "done":
+                click.echo(
+                    f"  {attempt['kind']} {attempt['task']}, attempt {attempt['attempt']} on worker "
+                    f"{attempt['worker']}: {attempt['outcome']}: {attempt['message']}"
+                )
     for file in sorted(folder.glob("*.log")):
         text = file.read_text(errors="replace")
         if text:
