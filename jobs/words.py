@@ -48,10 +48,11 @@ class WordCounter:
             stop = end_of_word(data, begin + BLOCK_BYTES)
             left += self._add_block(data[begin:stop])
             begin = stop
-        words, counts = zip(self._short.take_counts(), self._long.take_counts(), strict=True)
+        counted = [self._short.take_counts(), self._long.take_counts()]
         if left:
-            counted = pc.value_counts(pa.concat_arrays(left))
-            words, counts = (*words, counted.field(0)), (*counts, counted.field(1))
+            others = pc.value_counts(pa.concat_arrays(left))
+            counted.append((others.field(0), others.field(1)))
+        words, counts = zip(*counted, strict=True)
         return pa.concat_arrays(words), pa.concat_arrays(counts)
 
     def _add_block(self, data: Bytes) -> list[pa.Array]:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mapreduce.aggregate import Aggregate, combine_rows
+from mapreduce.aggregate import Aggregate, combine_rows, combine_unsorted
 from mapreduce.columns import RECORD_SCHEMA
 from mapreduce.errors import BadJob
 from mapreduce.order import Order, Rows, byte_ranges, sort_permutation
@@ -57,7 +57,9 @@ class Shuffle:
         for field in self.schema:
             kind = field.type
             if types.is_dictionary(kind) or types.is_string_view(kind) or types.is_binary_view(kind):
-                raise BadJob(f"column {field.name!r} of type {kind} cannot be shuffled: cast it to its plain type")
+                raise BadJob(
+                    f"column {field.name!r} of type {kind} cannot be shuffled: cast it to its plain type"
+                )
         for column in [
             *self.keys,
             *(part.column for part in self.order),
@@ -198,6 +200,8 @@ class MapBuffer:
         loose = self.held[self.loose_from :]
         if loose:
             rows = concat(loose)
+            if self.shuffle.exact:
+                rows = combine_unsorted(rows, self.shuffle.keys, self.shuffle.aggregate)
             rows = rows.take(pa.array(sort_permutation(rows, self.shuffle.order)))
             combined = combine_rows(rows, self.shuffle.keys, self.shuffle.aggregate)
             self.held[self.loose_from :] = [combined]
@@ -218,6 +222,8 @@ class MapBuffer:
 
     def _sorted_blocks(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         shuffle = self.shuffle
+        if shuffle.aggregate and shuffle.exact:
+            batch = combine_unsorted(batch, shuffle.keys, shuffle.aggregate)
         permutation = sort_permutation(batch, shuffle.order)
         if shuffle.aggregate and shuffle.exact:
             batch = combine_rows(batch.take(pa.array(permutation)), shuffle.keys, shuffle.aggregate)
