@@ -24,11 +24,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jobs.sizes import parse_size
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 PYTHON = sys.executable
 MR = str(Path(PYTHON).parent / "mr")
 CORES = 2
+LEAST_ROUNDS = 3
 
 # Versions that a reader needs to repeat the measurement.
 PACKAGES = ("mrdag", "numpy", "pyarrow", "polars", "duckdb", "dask", "mrjob", "pyspark")
@@ -220,12 +223,19 @@ def _version(package: str) -> str | None:
 
 
 def keep(name: str, *, rows: Sequence[Row], timings: Mapping[str, Timing], **facts: Any) -> None:
-    """Write ``results/<name>.json``."""
+    """Print the rows, and write ``results/<name>.json`` if each time is a median of at least 3 rounds."""
+    for row in rows:
+        print(f"  {row.work}: {row.measured} (wanted {row.wanted}): {'met' if row.met else 'NOT MET'}")
+    if any(len(timing.seconds) < LEAST_ROUNDS for timing in timings.values()):
+        print(f"  not kept: fewer than {LEAST_ROUNDS} rounds")
+        return
     RESULTS.mkdir(exist_ok=True)
     document = {
         "benchmark": name,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": machine(),
+        # 2 is a benchmark alone on 2 cores; much more means that others were working.
+        "load_average_at_end": [round(load, 2) for load in os.getloadavg()],
         **facts,
         "timings": {key: timing.to_json() for key, timing in timings.items()},
         "rows": [vars(row) for row in rows],
@@ -234,15 +244,20 @@ def keep(name: str, *, rows: Sequence[Row], timings: Mapping[str, Timing], **fac
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(document, indent=2) + "\n")
     temporary.replace(path)
-    for row in rows:
-        print(f"  {row.work}: {row.measured} (wanted {row.wanted}): {'met' if row.met else 'NOT MET'}")
 
 
 def generated(folder: Path, name: str, kind: str, size: str, *options: str) -> Path:
-    """Return the file ``name`` in ``folder``, made by ``mr generate`` with seed 1 unless it is there."""
+    """Return the file ``name`` in ``folder``, made by ``mr generate`` with seed 1 unless it is there.
+
+    Raises:
+        RuntimeError: a file of that name has another size, so that the result would bear a wrong label.
+    """
     path = folder / name
     if not path.exists():
         subprocess.run([MR, "generate", kind, str(path), "--size", size, "--seed", "1", *options], check=True)
+    found, wanted = path.stat().st_size, parse_size(size)
+    if not wanted - 200 < found <= wanted:  # whole lines
+        raise RuntimeError(f"{path} has {found} bytes instead of {size}; remove it to have it made again")
     with path.open("rb", buffering=0) as file:  # into the page cache
         buffer = bytearray(1 << 20)
         while file.readinto(buffer):

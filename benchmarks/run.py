@@ -1,8 +1,9 @@
 """Measure ``mr`` beside what people use today: ``python benchmarks/run.py [NAME...]``, all without a name.
 
+``python benchmarks/run.py table`` renders the table in README.md from the results.
+
 ``pip install -e '.[bench]'`` installs the peers; Hadoop's sort also needs a JDK, GNU sort the ``sort``
-command. Inputs are generated once into ``--dir`` (about 10 GB with the outputs).  Results go to
-``benchmarks/results/``, and the table in README.md is rendered from them.
+command. Inputs are generated once into ``--dir`` (about 15 GB with the outputs); results go to ``benchmarks/results/``.
 """
 
 from __future__ import annotations
@@ -38,23 +39,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=f"{__doc__}\nbenchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", choices=[*BENCHMARKS, []])
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[*BENCHMARKS, "table", []])
     parser.add_argument(
         "--dir", type=Path, default=Path("bench-data"), help="inputs and outputs [bench-data]"
     )
     parser.add_argument("--rounds", type=int, default=3, help="runs of each program, interleaved [3]")
     parser.add_argument("--peers-only", action="store_true", help="leave mr out, and keep no result")
-    parser.add_argument("--render", action="store_true", help="only render the table in README.md")
     arguments = parser.parse_args()
-    if not arguments.render:
-        arguments.dir.mkdir(parents=True, exist_ok=True)
-        for name in arguments.names or BENCHMARKS:
-            benchmark = BENCHMARKS[name]
-            print(f"{name}: {(benchmark.__doc__ or '').strip()}", flush=True)
-            benchmark(arguments.dir.resolve(), arguments.rounds, not arguments.peers_only)
-    readme = HERE.parent / "README.md"
-    if not arguments.peers_only and "<!-- benchmarks:begin -->" in readme.read_text():
-        update(readme, RESULTS)
+    arguments.dir.mkdir(parents=True, exist_ok=True)
+    for name in arguments.names or BENCHMARKS:
+        if name == "table":
+            update(HERE.parent / "README.md", RESULTS)
+            continue
+        benchmark = BENCHMARKS[name]
+        print(f"{name}: {(benchmark.__doc__ or '').strip()}", flush=True)
+        benchmark(arguments.dir.resolve(), arguments.rounds, not arguments.peers_only)
 
 
 if __name__ == "__main__":
