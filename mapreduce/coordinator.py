@@ -146,6 +146,7 @@ class Coordinator:
         self.map_results: list[Any] = [None] * maps
         self.reduce_results: list[Any] = [None] * reduces
         self.counters: Counter[str] = Counter()  # of accepted attempts
+        self.losses = 0  # map outputs that were done and had to be made again
         self.finished = False
         self.aborted = False
         self._left = {"map": maps, "reduce": reduces}  # tasks not done
@@ -155,7 +156,6 @@ class Coordinator:
         self._map_attempt = [-1] * maps  # the accepted attempt of each completed map
         self._map_counters: list[Mapping[str, int] | None] = [None] * maps
         self._made_by: dict[int, set[int]] = {}  # worker -> maps whose output lies on its disk
-        self._losses = 0
         self._deaths: Counter[Task] = Counter()
         self._raises: Counter[Task] = Counter()
         self._unreadable: Counter[int] = Counter()
@@ -242,7 +242,7 @@ class Coordinator:
         if running is None or not self._release(worker, task, attempt, now):
             return []
         actions: list[Action] = []
-        if task.kind == "reduce" and running.losses != self._losses:
+        if task.kind == "reduce" and running.losses != self.losses:
             self._requeue(task)  # it may have been reading what was lost: not its fault
         else:
             self._charge(task, failure, actions)
@@ -315,7 +315,7 @@ class Coordinator:
             task, attempt = Task(kind, index), self._next_attempt[kind][index]
             self._next_attempt[kind][index] += 1
             self._state[kind][index] = RUNNING
-            self._running[worker] = _Attempt(task, attempt, self._losses, {})
+            self._running[worker] = _Attempt(task, attempt, self.losses, {})
             self._hear(worker, now)
             results = self.map_results if kind == "reduce" else None
             actions.append(Assign(worker=worker, task=task, attempt=attempt, map_results=results))
@@ -370,7 +370,7 @@ class Coordinator:
             self._charge(attempt.task, failure, actions, died=True)
 
     def _lose_map(self, index: int) -> None:
-        self._losses += 1
+        self.losses += 1
         self._left["map"] += 1
         self.counters.subtract(self._map_counters[index] or {})
         self._map_counters[index] = None

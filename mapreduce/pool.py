@@ -300,10 +300,11 @@ class _StageRun:
         channel = worker.channel
         if worker.stage != self.stage:
             channel.send(("stage", self.stage, self.program))
-            worker.stage, worker.has_maps = self.stage, {}
+            worker.stage, worker.has_maps, worker.losses_seen = self.stage, {}, -1
         maps = len(action.map_results) if action.map_results is not None else 0
-        if maps:
-            # Only what the worker has not got yet.
+        if maps and worker.losses_seen != self.coordinator.losses:
+            # All maps are done now; only what the worker has not got yet.
+            worker.losses_seen = self.coordinator.losses
             current = ((i, self.coordinator.map_attempt(i)) for i in range(maps))
             news = [(i, a, self.map_bytes[i]) for i, a in current if worker.has_maps.get(i) != a]
             if news:

@@ -47,6 +47,7 @@ class WorkerProcess:
         self.started = time.monotonic()
         self.stage = -1  # the stage whose program it has
         self.has_maps: dict[int, int] = {}  # map -> attempt whose result it has
+        self.losses_seen = -1  # Coordinator.losses when it was last sent map results
         self.attempt_started = 0.0
 
     @property

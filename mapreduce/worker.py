@@ -14,6 +14,7 @@ import faulthandler
 import os
 import pickle
 import queue
+import select
 import shutil
 import signal
 import socket
@@ -32,7 +33,8 @@ from .errors import BadInput, BadJob, BadKey, FunctionFailed, JobError, MissingI
 
 # The next attempt would meet the same: the disk stays full, the input stays bad.
 _FINAL_ERRORS = (BadJob, BadKey, BadInput, MissingInput, OutputExists)
-_FINAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FINAL_ERRNOS = (*_DISK_FULL, errno.EROFS, errno.EACCES, errno.EPERM)
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _CLEAR_PEAK = b"5"  # proc(5), /proc/pid/clear_refs: resets VmHWM
 
@@ -172,13 +174,8 @@ class _Worker:
             current = self.current
             if current is None:
                 # Between stages nobody reads; a full socket buffer must not block the next result.
-                if not self.sending.acquire(blocking=False):
+                if not select.select([], [self.connection], [], 0)[1]:
                     continue
-                try:
-                    with contextlib.suppress(OSError):
-                        self.connection.send(b"", socket.MSG_DONTWAIT)
-                finally:
-                    self.sending.release()
                 message: tuple[Any, ...] = ("beat", self.stage, None, 0, None)
             else:
                 stage, task = current
@@ -244,10 +241,15 @@ class _Worker:
                 result = _pickle_result(answer)
             except MapOutputLost as error:
                 failure, lost = describe_error(error), (error.map_index, error.map_attempt)
-            except (
-                BaseException
-            ) as error:  # also SystemExit of user code: it costs an attempt, not the worker
+            except BaseException as error:  # SystemExit too costs an attempt, not the worker
                 failure = describe_error(error)
+                full = isinstance(error, OSError) and error.errno in _DISK_FULL
+                if full and not isinstance(error, JobError):
+                    failure["error"] = "OutputFailed"
+                    failure["message"] = (
+                        f"{kind} {index} cannot write: {failure['message']}; "
+                        f"its worker's disk is {self.folder} (TMPDIR says where it lies)"
+                    )
         self.watch_memory(self.stage, task)
         self.current = None
         for stream in (sys.stdout, sys.stderr):
