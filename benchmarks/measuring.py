@@ -18,6 +18,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,12 +46,11 @@ class Contender:
     command: Sequence[str]
     outputs: Sequence[Path] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    timeout_s: float = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The seconds of each round of one contender, and the greatest VmHWM of any of its processes."""
+    """The seconds of each round of one contender, and the greatest VmHWM of its processes (0: not watched)."""
 
     name: str
     command: str
@@ -64,12 +64,14 @@ class Timing:
 
     def to_json(self) -> dict[str, Any]:
         """Return the timing as JSON, times in milliseconds' precision."""
-        return {
+        found: dict[str, Any] = {
             "command": self.command,
             "seconds": [round(second, 3) for second in self.seconds],
             "median_s": round(self.median_s, 3),
-            "peak_process_bytes": self.peak_bytes,
         }
+        if self.peak_bytes:
+            found["peak_process_bytes"] = self.peak_bytes
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,27 +138,36 @@ def _run_once(contender: Contender, folder: Path, watch_memory: bool) -> tuple[f
     """Return (seconds, greatest VmHWM in bytes of the process and its descendants, 0 when not watched)."""
     environment = {**os.environ, "MR_HOME": str(folder / "home"), **contender.environment}
     log = folder / "contender.log"
-    peak = 0
+    peaks = [0]
+    ended = threading.Event()
     with log.open("wb") as file:
         start = time.perf_counter()
         process = subprocess.Popen(
             contender.command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, cwd=folder
         )
+
+        def sample() -> None:
+            while not ended.wait(0.02):
+                peaks.append(max(peaks.pop(), tree_peak_bytes(process.pid)))
+
+        watcher = threading.Thread(target=sample)
+        if watch_memory:
+            watcher.start()
         try:
-            if watch_memory:
-                while process.poll() is None:
-                    peak = max(peak, tree_peak_bytes(process.pid))
-                    time.sleep(0.02)
-            code = process.wait(contender.timeout_s)
+            # Not wait(timeout): that looks every 50 ms, and the times would be multiples of it.
+            code = process.wait()
+            elapsed = time.perf_counter() - start
         finally:
+            ended.set()
             if process.poll() is None:
                 process.terminate()
                 process.wait()
-        elapsed = time.perf_counter() - start
+            if watch_memory:
+                watcher.join()
     if code != 0:
         said = log.read_text(errors="replace")[-2000:]
         raise RuntimeError(f"{contender.name} exited with {code}: {shown_command(contender, folder)}\n{said}")
-    return elapsed, peak
+    return elapsed, peaks[0]
 
 
 def tree_peak_bytes(root: int) -> int:
