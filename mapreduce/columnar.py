@@ -16,7 +16,8 @@ import pyarrow.parquet
 from mapreduce.errors import BadInput
 from mapreduce.files import CountedReader, is_local, local_path
 from mapreduce.inputs import ignore, reading
-from mapreduce.splits import InputFile, Piece, Source
+from mapreduce.sources import InputFile, Source
+from mapreduce.splits import Piece
 from mapreduce.tables import conform
 
 ROWS_PER_BATCH = 1 << 16

@@ -23,7 +23,8 @@ import pyarrow.csv
 from mapreduce.errors import BadInput, BadJob
 from mapreduce.files import CountedReader, first_line, open_decompressed
 from mapreduce.inputs import ignore, reading
-from mapreduce.splits import InputFile, Piece, Source
+from mapreduce.sources import InputFile, Source
+from mapreduce.splits import Piece
 from mapreduce.tables import inexact_integer, may_be_inexact
 from mapreduce.text import BOM, bad_encoding, read_lines
 

@@ -197,7 +197,8 @@ class CountedWriter(io.RawIOBase):
             super().close()
         try:
             if self._fs is None:
-                os.unlink(self._path)
+                if os.path.isfile(self._path):  # and no device
+                    os.unlink(self._path)
             elif self._fs.exists(self._path):
                 self._fs.rm_file(self._path)
         except Exception:  # as above

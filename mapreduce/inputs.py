@@ -29,7 +29,8 @@ import pyarrow as pa
 
 from mapreduce.errors import BadInput, JobError
 from mapreduce.files import CountedReader, first_line, open_decompressed
-from mapreduce.splits import InputFile, Piece, Source, Split, list_files, plan_splits
+from mapreduce.sources import InputFile, Source, list_files
+from mapreduce.splits import Piece, Split, plan_splits
 from mapreduce.text import BOM, LINE_SCHEMA, Lines, decode_lines, lines_batch, overlaps_itself, read_lines
 
 __all__ = [

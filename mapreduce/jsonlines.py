@@ -17,7 +17,8 @@ import pyarrow.json
 from mapreduce.errors import BadInput, BadJob
 from mapreduce.files import first_line
 from mapreduce.inputs import RECORD_BLOCK_BYTES, ignore, piece_lines
-from mapreduce.splits import InputFile, Piece, Source, Split
+from mapreduce.sources import InputFile, Source
+from mapreduce.splits import Piece, Split
 from mapreduce.tables import conform, inexact_integer, may_be_inexact
 from mapreduce.text import Lines, decode_lines
 

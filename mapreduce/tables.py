@@ -21,7 +21,8 @@ from mapreduce.errors import BadInput
 from mapreduce.files import first_line
 
 if TYPE_CHECKING:
-    from mapreduce.splits import InputFile, Piece, Source, Split
+    from mapreduce.sources import InputFile, Source
+    from mapreduce.splits import Piece, Split
 
 RECORD_BLOCK_BYTES = 1 << 20
 

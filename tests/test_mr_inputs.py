@@ -85,7 +85,9 @@ def test_a_name_that_exists_as_written_wins_over_the_pattern(tmp_path: Path) -> 
     assert values(tmp_path / "log[0-9].txt") == ["decoy"]
 
 
-@pytest.mark.parametrize("name", ["a b.txt", "a%20b.txt", "a#b.txt", "100%.txt", "a+b.txt", "a?b.txt", "ü.txt"])
+@pytest.mark.parametrize(
+    "name", ["a b.txt", "a%20b.txt", "a#b.txt", "100%.txt", "a+b.txt", "a?b.txt", "ü.txt"]
+)
 def test_a_name_is_taken_as_it_is_written(tmp_path: Path, name: str) -> None:
     put(tmp_path / name, name.encode())
     put(tmp_path / "a b", b"decoy")
@@ -148,7 +150,9 @@ def test_files_of_different_formats_need_a_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"format": "xml"}, {"errors": "sloppy"}, {"delimiter": b""}], ids=lambda options: next(iter(options))
+    "options",
+    [{"format": "xml"}, {"errors": "sloppy"}, {"delimiter": b""}],
+    ids=lambda options: next(iter(options)),
 )
 def test_an_unknown_option_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadJob):
@@ -162,7 +166,13 @@ def test_files_come_in_the_order_given_and_those_of_a_folder_by_name(tmp_path: P
     for name in ("b.txt", "a/x.txt", "a.txt", "a/1/y.txt"):
         put(tmp_path / name, name.encode())
     urls = [file.url for file in list_files(Source(urls=(str(tmp_path / "b.txt"), str(tmp_path))))]
-    assert [os.path.relpath(url, tmp_path) for url in urls] == ["b.txt", "a.txt", "a/1/y.txt", "a/x.txt", "b.txt"]
+    assert [os.path.relpath(url, tmp_path) for url in urls] == [
+        "b.txt",
+        "a.txt",
+        "a/1/y.txt",
+        "a/x.txt",
+        "b.txt",
+    ]
 
 
 @pytest.mark.parametrize("split_bytes", [1, 7, 33, 100, 10_000, 1 << 26])
@@ -172,7 +182,7 @@ def test_records_and_their_order_do_not_depend_on_the_split_size(tmp_path: Path,
     put(tmp_path / "c.txt", b"no newline")
     put(tmp_path / "d.txt.gz", gzip.compress(hexlines(10)))
     put(tmp_path / "e.txt", b"last\r\n")
-    expected = hexlines(20).split() + [b"no newline"] + hexlines(10).split() + [b"last"]
+    expected = [*hexlines(20).split(), b"no newline", *hexlines(10).split(), b"last"]
     assert lines(tmp_path, split_bytes=split_bytes) == expected
     found = records(tmp_path, split_bytes=split_bytes)
     assert [value.encode() for _, value in found] == expected
@@ -181,7 +191,12 @@ def test_records_and_their_order_do_not_depend_on_the_split_size(tmp_path: Path,
 
 def test_splits_have_the_size_asked_for_and_small_files_share_one(tmp_path: Path) -> None:
     put(tmp_path / "big.txt", bytes(1000))
-    assert [s.bytes for s in plan_splits(Source(urls=(str(tmp_path),)), split_bytes=300)] == [300, 300, 300, 100]
+    assert [s.bytes for s in plan_splits(Source(urls=(str(tmp_path),)), split_bytes=300)] == [
+        300,
+        300,
+        300,
+        100,
+    ]
     assert [s.bytes for s in plan_splits(Source(urls=(str(tmp_path),)), split_bytes=480)] == [480, 520]
     for number in range(50):
         put(tmp_path / f"small/{number}", bytes(10))
@@ -272,7 +287,9 @@ def test_a_sample_of_many_files_reads_few_of_them(tmp_path: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_compressed_files_are_read_to_their_end_and_magic_bytes_decide(tmp_path: Path, name: str, data: bytes) -> None:
+def test_compressed_files_are_read_to_their_end_and_magic_bytes_decide(
+    tmp_path: Path, name: str, data: bytes
+) -> None:
     path = put(tmp_path / name, data)
     for split_bytes in (1, 4, 1 << 26):
         assert values(path, split_bytes=split_bytes) == ["a\t1", "b\t2", "c\t3"]
@@ -382,7 +399,9 @@ def test_an_unknown_protocol_is_named() -> None:
 
 
 def test_sources_and_splits_pickle(tmp_path: Path) -> None:
-    source = Source(urls=(str(put(tmp_path / "a.txt", b"a\nb\n")),), schema=pa.schema([("line", pa.binary())]))
+    source = Source(
+        urls=(str(put(tmp_path / "a.txt", b"a\nb\n")),), schema=pa.schema([("line", pa.binary())])
+    )
     splits = plan_splits(source, split_bytes=2)
     assert pickle.loads(pickle.dumps(splits)) == splits
     assert pickle.loads(pickle.dumps(source)) == source
