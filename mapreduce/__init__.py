@@ -14,18 +14,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .errors import BadJob, JobError
+    from .errors import BadJob, JobError, OutputExists
     from .functions import each, identity, take, total
     from .stages import Dataset, Job, Stage, job
     from .runner import Options, RunResult, run
 
 __all__ = [
-    "BadJob", "Dataset", "Job", "JobError", "Options", "RunResult", "Stage",
+    "BadJob", "Dataset", "Job", "JobError", "Options", "OutputExists", "RunResult", "Stage",
     "each", "identity", "job", "run", "take", "total",
 ]  # fmt: skip
 
 _HOMES = {
-    "BadJob": "errors", "JobError": "errors",
+    "BadJob": "errors", "JobError": "errors", "OutputExists": "errors",
     "Dataset": "stages", "Job": "stages", "Stage": "stages", "job": "stages",
     "take": "functions", "total": "functions", "identity": "functions", "each": "functions",
     "run": "runner", "Options": "runner", "RunResult": "runner",

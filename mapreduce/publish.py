@@ -58,6 +58,14 @@ def is_local(filesystem: Any) -> bool:
     return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
 
 
+def renames_folders(filesystem: Any) -> bool:
+    """True where a folder is renamed in one step; elsewhere (S3, ...) its files are copied."""
+    protocol = filesystem.protocol
+    return bool(
+        {"file", "gfs"} & {protocol} if isinstance(protocol, str) else {"file", "gfs"} & set(protocol)
+    )
+
+
 def drop_folder(url: str, storage_options: Mapping[str, Any]) -> None:
     """Remove a folder for good; a store that can undelete is told not to keep it."""
     filesystem, path = fsspec.core.url_to_fs(url, **storage_options)
@@ -130,23 +138,49 @@ class Staging:
         return self
 
     def publish(self) -> None:
-        """Add ``_SUCCESS`` and move the folder to its final place, over what it replaces."""
+        """Give the folder its name, over what it replaces.
+
+        Where a folder can be renamed in one step it comes with its ``_SUCCESS``.  On an object store the parts
+        are copied to their names one by one, and ``_SUCCESS`` is written after the last.
+        """
         try:
-            self.filesystem.touch(f"{self.staged}/_SUCCESS")
-            replaces = self.filesystem.exists(self.path)
-            if replaces:
-                rename(self.filesystem, self.path, self.replaced)
-            try:
-                rename(self.filesystem, self.staged, self.path)
-            except BaseException:
-                if replaces:
-                    rename(self.filesystem, self.replaced, self.path)
-                raise
+            if renames_folders(self.filesystem):
+                self._publish_at_once()
+            else:
+                self._publish_by_copy()
         except OSError as error:
             raise OutputFailed(f"cannot publish {self.output}: {error.strerror or error}") from error
+
+    def _publish_at_once(self) -> None:
+        self.filesystem.touch(f"{self.staged}/_SUCCESS")
+        replaces = self.filesystem.exists(self.path)
+        if replaces:
+            rename(self.filesystem, self.path, self.replaced)
+        try:
+            rename(self.filesystem, self.staged, self.path)
+        except BaseException:
+            if replaces:
+                rename(self.filesystem, self.replaced, self.path)
+            raise
         self.published = True
         if replaces:
             self.filesystem.rm(self.replaced, recursive=True)
+
+    def _publish_by_copy(self) -> None:
+        marker = f"{self.path}/_SUCCESS"
+        old = set(self.filesystem.find(self.path)) if self.filesystem.exists(self.path) else set()
+        if marker in old:
+            self.filesystem.rm_file(marker)
+        new = {
+            f"{self.path}{part.removeprefix(self.staged)}": part for part in self.filesystem.find(self.staged)
+        }
+        for final, part in sorted(new.items()):
+            self.filesystem.cp_file(part, final)
+        for stale in old - set(new) - {marker}:
+            self.filesystem.rm_file(stale)
+        self.filesystem.touch(marker)
+        self.filesystem.rm(self.staged, recursive=True)
+        self.published = True
 
     def __exit__(self, *error: object) -> None:
         if self.published:
