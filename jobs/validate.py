@@ -23,7 +23,7 @@ from typing import Any
 
 from mapreduce.errors import BadInput, BadJob
 from mapreduce.files import open_decompressed
-from mapreduce.splits import InputFile, Source, list_files
+from mapreduce.sources import InputFile, Source, list_files
 
 BLOCK_BYTES = 4 << 20
 BLANKS_APART = re.compile(rb"[^ \t]+")

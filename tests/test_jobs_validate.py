@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import jobs.cli.data
 from jobs.validate import SortKey, Verdict, read_lines, validate
 from mapreduce.errors import BadInput, BadJob, MissingInput
-from mapreduce.splits import Source, list_files
+from mapreduce.sources import Source, list_files
 
 # Few letters and short lines, so that equal lines and equal beginnings are common.
 LINES = st.lists(st.binary(max_size=4).map(lambda line: bytes(byte % 4 + 97 for byte in line)), max_size=12)
