@@ -32,7 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 _START_TIMEOUT_S = 60.0
-_START_FAILURES = 3  # so many workers in a row that never became ready: the machine is at fault
+_START_FAILURES = 10  # so many workers in a row that never became ready: the machine is at fault
 
 
 def run_stage(
