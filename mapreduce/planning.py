@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .columns import RECORD_SCHEMA
-from .errors import BadJob
+from .errors import BadJob, BadKey
 from .inputs import InputFile, Source, list_files, read_schema
 from .keys import encode_key
-from .order import Order
+from .order import Order, column_words
 from .partition import (
     FieldPartitioner,
     FunctionPartitioner,
@@ -182,11 +182,22 @@ def _shuffle(stage: Stage, schema: pa.Schema | None, partitions: int, made: Mapp
             if column not in schema.names:
                 have = ", ".join(schema.names)
                 raise BadJob(f"stage {stage.title!r}: there is no column {column!r}; the columns are: {have}")
+        for column in (o.column for o in order):
+            _check_order(stage, schema.field(column))
     return Shuffle(
         schema=schema, keys=keys, order=order, partitions=partitions,
         partitioner=_partitioner(stage, keys, order, partitions, made),
         aggregate=tuple(Aggregate(column, how) for column, how in stage.aggregate.items()),
     )  # fmt: skip
+
+
+def _check_order(stage: Stage, field: pa.Field) -> None:
+    import pyarrow as pa
+
+    try:
+        column_words(pa.nulls(1, field.type))
+    except BadKey as error:
+        raise BadKey(f"stage {stage.title!r}, column {field.name!r}: {error}") from None
 
 
 def _partitioner(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from .errors import FunctionFailed, JobError
+from .errors import BadKey, FunctionFailed, JobError
 from .groups import iterate_groups, iterate_tagged_groups
 from .inputs import Source, read_batches, read_records
 from .merge import merge
@@ -246,7 +246,12 @@ class StageProgram:
         groups: Iterator[tuple[Any, Any]]
         if tagged:
             groups = iterate_tagged_groups(
-                runs, partition, self.shuffle, memory_bytes, inputs=len(stage.maps()), group_fields=stage.group
+                runs,
+                partition,
+                self.shuffle,
+                memory_bytes,
+                inputs=len(stage.maps()),
+                group_fields=stage.group,
             )
         else:
             groups = iterate_groups(merge(runs, partition, self.shuffle, memory_bytes), stage.group)
@@ -384,6 +389,10 @@ class Guard:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, frames: TracebackType | None) -> None:
+        if isinstance(error, BadKey):  # found where records gather, a while after they were made
+            raise BadKey(f"{self._stage()}, {self.place}: {error}") from None
+        if isinstance(error, _WrongResult):
+            raise FunctionFailed(f"{self._where()}: {error}") from None
         if error is None or isinstance(error, JobError) or not isinstance(error, Exception):
             return
         shown = _user_frames(frames)
@@ -399,7 +408,10 @@ class Guard:
 
     def _where(self) -> str:
         at = f", record {self.record}" if self.record is not None else ""
-        return f"job {self.program.job_name!r}, stage {self.program.stage.title!r}, {self.place}{at}"
+        return f"{self._stage()}, {self.place}{at}"
+
+    def _stage(self) -> str:
+        return f"job {self.program.job_name!r}, stage {self.program.stage.title!r}"
 
     def at(self, record: Any) -> None:
         self.record = record
@@ -423,6 +435,10 @@ class Guard:
         for group in groups:
             self.record = f"with key {group[0]!r}"
             yield group
+
+
+class _WrongResult(TypeError):
+    """A function of the job returned what is no series of pairs; ``Guard`` says where."""
 
 
 OURS = os.path.dirname(os.path.abspath(__file__))
@@ -452,7 +468,7 @@ def _filled(function: Callable[..., Any]) -> Callable[..., Iterable[tuple[Any, A
             return ()
         if not isinstance(result, Iterable) or isinstance(result, (str, bytes, dict)):
             name = getattr(inner, "__name__", repr(inner))
-            raise FunctionFailed(
+            raise _WrongResult(
                 f"{name} returned {type(result).__name__} for key {args[0]!r}; "
                 "it must yield (key, value) pairs, return an iterable of them, or return None"
             )
