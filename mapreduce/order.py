@@ -15,6 +15,7 @@ Nested types (lists, structs, maps) have no order here and are refused with BadK
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -29,6 +30,9 @@ Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 WORD_BYTES = 7
+REST_LEVEL = (
+    16  # text that agrees in so many words is compared as Python bytes: long equal lines must not take long
+)
 _MORE = np.uint64(9)
 _SIGN = np.uint64(1 << 63)
 _MASKS = np.array([(1 << 64) - (1 << (64 - 8 * n)) for n in range(8)], dtype=np.uint64)
@@ -47,6 +51,10 @@ class ColumnWords(Protocol):
     """The words of one column; level 0 is the most significant, those before ``first_level`` are all alike."""
 
     first_level: int
+    rest_level: int  # from here on a value is compared as a whole, by ``rests``
+
+    def rests(self, rows: Rows | list[int]) -> list[bytes]:
+        """Return what is left of the values of ``rows`` at ``rest_level``."""
 
     def words(self, level: int, rows: Rows | slice) -> Words:
         """Return the words of ``rows`` at ``level``."""
@@ -62,6 +70,10 @@ class FixedWords:
         self.levels = levels  # None: no nulls, every word is 1
         self.rows = rows
         self.first_level = int(levels[0] is None)
+        self.rest_level = len(levels)
+
+    def rests(self, rows: Rows | list[int]) -> list[bytes]:
+        raise AssertionError("values of fixed size have no rest")
 
     def words(self, level: int, rows: Rows | slice) -> Words:
         words = self.levels[level]
@@ -78,6 +90,7 @@ class BytesWords:
     """Words of a binary or text column, gathered from its buffers when they are asked for."""
 
     first_level = 0
+    rest_level = REST_LEVEL
 
     def __init__(self, array: pa.Array) -> None:
         starts, lengths, data = byte_ranges(array)
@@ -86,6 +99,14 @@ class BytesWords:
         self.starts, self.lengths = starts, lengths
         self.data = data if len(data) >= 8 else np.concatenate([data, np.zeros(8, np.uint8)])
         self.first: Words | None = None
+
+    def rests(self, rows: Rows | list[int]) -> list[bytes]:
+        starts, lengths = self.starts[rows].tolist(), self.lengths[rows].tolist()
+        skip = WORD_BYTES * REST_LEVEL
+        return [
+            self.data[start + skip : start + size].tobytes()
+            for start, size in zip(starts, lengths, strict=True)
+        ]
 
     def words(self, level: int, rows: Rows | slice) -> Words:
         if level == 0:
@@ -254,24 +275,30 @@ def sort_permutation(batch: pa.RecordBatch, order: Sequence[Order]) -> Rows:
     rows = batch.num_rows
     permutation = np.arange(rows, dtype=np.int64)
     spots = permutation.copy()  # the places in ``permutation`` whose rows are tied so far, ascending
-    groups: Rows | None = None  # the first place of the tie that each of them belongs to; None is one tie of all
+    groups: Rows | None = (
+        None  # the first place of the tie that each of them belongs to; None is one tie of all
+    )
     columns = order_words(batch, order)
     for at, (words, descending) in enumerate(columns if rows > 1 else []):
         settled: list[tuple[Rows, Rows]] = []  # tied in this column to its end
         level = words.first_level
         while len(spots):
-            found = words.words(level, slice(None) if groups is None else permutation[spots])
+            if level == words.rest_level:
+                found = _ranks(words.rests(permutation[spots]))
+            else:
+                found = words.words(level, slice(None) if groups is None else permutation[spots])
             moved, same = stable_order(groups, ~found if descending else found)
             if groups is None:
                 permutation = moved
             else:
                 permutation[spots] = permutation[spots][moved]
+            more = level < words.rest_level
             if at == len(columns) - 1:  # ties that no word follows keep their place
                 after = np.flatnonzero(same)
-                same[after] = words.follows(level, found[moved[after]])
+                same[after] = more and words.follows(level, found[moved[after]])
             tied, leads = _ties(same)
             groups, spots = spots[leads], spots[tied]
-            follows = words.follows(level, found[moved[tied]])
+            follows = words.follows(level, found[moved[tied]]) if more else np.zeros(len(spots), np.bool_)
             if not follows.all():
                 settled.append((spots[~follows], groups[~follows]))
                 spots, groups = spots[follows], groups[follows]
@@ -283,6 +310,11 @@ def sort_permutation(batch: pa.RecordBatch, order: Sequence[Order]) -> Rows:
             by_place = np.argsort(spots)
             spots, groups = spots[by_place], groups[by_place]
     return permutation
+
+
+def _ranks(values: list[bytes]) -> Words:
+    ranks = {value: rank for rank, value in enumerate(sorted(set(values)))}
+    return np.array([ranks[value] for value in values], np.uint64)
 
 
 def _ties(same: Flags) -> tuple[Rows, Rows]:
@@ -382,6 +414,10 @@ class SortedKeys:
         for (words, descending), (sought, _) in zip(self.columns, bound.columns, strict=True):
             level = 0
             while low < high:
+                if level == words.rest_level:
+                    (rest,) = sought.rests([row])
+                    low, high = _search_rests(words, low, high, rest, descending)
+                    break
                 found, want = words.words(level, slice(low, high)), sought.words(level, here)
                 more = bool(sought.follows(level, want)[0])
                 if descending:
@@ -399,6 +435,11 @@ class SortedKeys:
         for (words, descending), (others, _) in zip(self.columns, other.columns, strict=True):
             level = 0
             while True:
+                if level == words.rest_level:
+                    (my_rest,), (your_rest,) = words.rests([row]), others.rests([other_row])
+                    if my_rest != your_rest:
+                        return (my_rest < your_rest) != descending
+                    break
                 mine = words.words(level, slice(row, row + 1))
                 yours = others.words(level, slice(other_row, other_row + 1))
                 if mine[0] != yours[0]:
@@ -407,6 +448,17 @@ class SortedKeys:
                     break
                 level += 1
         return False
+
+
+def _search_rests(words: ColumnWords, low: int, high: int, rest: bytes, descending: bool) -> tuple[int, int]:
+    """Return the first and the last + 1 of the sorted rows ``low`` to ``high`` whose rest is ``rest``."""
+
+    def place(row: int) -> int:
+        (found,) = words.rests([row])
+        return (found > rest) - (found < rest) if not descending else (found < rest) - (found > rest)
+
+    rows = range(low, high)
+    return low + bisect.bisect_left(rows, 0, key=place), low + bisect.bisect_right(rows, 0, key=place)
 
 
 def group_boundaries(batch: pa.RecordBatch, keys: Sequence[str]) -> Rows:
@@ -420,6 +472,10 @@ def group_boundaries(batch: pa.RecordBatch, keys: Sequence[str]) -> Rows:
         pairs = np.flatnonzero(~starts[1:]) + 1  # rows that so far equal the row before
         level = 0
         while len(pairs):
+            if level == words.rest_level:
+                rests, before = words.rests(pairs), words.rests(pairs - 1)
+                starts[pairs[[one != other for one, other in zip(rests, before, strict=True)]]] = True
+                break
             found = words.words(level, pairs)
             same = found == words.words(level, pairs - 1)
             starts[pairs[~same]] = True

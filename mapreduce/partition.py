@@ -6,6 +6,7 @@ It does not look at how large a partition becomes; RangePartitioner balances by 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -42,7 +43,11 @@ def hash_rows(columns: Sequence[ColumnWords], rows: int) -> npt.NDArray[np.uint6
         level = 0
         while len(here):
             whole = len(here) == rows
-            found = words.words(level, slice(None) if whole else here)
+            if level == words.rest_level:
+                digests = [hashlib.blake2b(rest, digest_size=8).digest() for rest in words.rests(here)]
+                found = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+            else:
+                found = words.words(level, slice(None) if whole else here)
             mixed = (hashes if whole else hashes[here]) ^ found
             mixed ^= mixed >> np.uint64(30)
             mixed *= _SECOND
@@ -54,6 +59,8 @@ def hash_rows(columns: Sequence[ColumnWords], rows: int) -> npt.NDArray[np.uint6
                 hashes = mixed
             else:
                 hashes[here] = mixed
+            if level == words.rest_level:
+                break
             here = here[words.follows(level, found)]
             level += 1
     return hashes

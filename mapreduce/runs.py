@@ -1,7 +1,7 @@
 """Run files: the sorted rows of one spill, cut by partition, on a worker's local disk.
 
 A file is a sequence of Arrow IPC record batch messages (*blocks*), those of partition 0 first, then the index: one row of
-four int64 per block (partition, offset, bytes, rows).  A ``Run`` says where the index begins, so a reader opens the file,
+five int64 per block (partition, offset, bytes, rows, CRC-32C).  A ``Run`` says where the index begins, so a reader opens the file,
 reads the index with one call and then any span of blocks with one call each.  The schema is not in the file; writer and
 reader have it from the job.
 
@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from crc32c import crc32c
 
 from mapreduce.errors import Damaged
 
 BLOCK_BYTES = 512 << 10
-_INDEX_FIELDS = 4
+_INDEX_FIELDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class RunWriter:
     def __init__(self, path: str, order: tuple[int, ...], partitions: int) -> None:
         self.path, self.order = path, order
         self.rows, self.bytes = [0] * partitions, [0] * partitions
-        self.index: list[tuple[int, int, int, int]] = []
+        self.index: list[tuple[int, int, int, int, int]] = []
         self.offset = 0
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
@@ -52,7 +53,7 @@ class RunWriter:
         """Append one block to ``partition``."""
         message = batch.serialize()
         _write_whole(self.file, memoryview(message))
-        self.index.append((partition, self.offset, message.size, batch.num_rows))
+        self.index.append((partition, self.offset, message.size, batch.num_rows, crc32c(message)))
         self.offset += message.size
         self.rows[partition] += batch.num_rows
         self.bytes[partition] += message.size
@@ -148,9 +149,14 @@ class RunReader:
         if self.exhausted:
             self.close()
         buffer = pa.py_buffer(data)
-        for _, offset, size, rows in taken.tolist():
+        for _, offset, size, rows, checksum in taken.tolist():
+            block = buffer.slice(offset - start, size)
+            if crc32c(block) != checksum:
+                raise Damaged(
+                    f"run file {self.run.path} at byte {offset}: the checksum of the block is wrong; run its map task again"
+                )
             try:
-                batch = pa.ipc.read_record_batch(buffer.slice(offset - start, size), self.schema)
+                batch = pa.ipc.read_record_batch(block, self.schema)
             except (pa.ArrowInvalid, OSError) as error:
                 raise Damaged(
                     f"run file {self.run.path} at byte {offset}: {error}; run its map task again"

@@ -18,11 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mapreduce.errors import BadJob, BadKey
-from mapreduce.order import Order, SortedKeys, group_boundaries, sort_permutation
+from mapreduce.order import REST_LEVEL, Order, SortedKeys, group_boundaries, sort_permutation
 from mapreduce.partition import HashPartitioner, RangePartitioner, range_cuts
 
 # Few letters and lengths around the seven bytes of a word, so that ties and prefixes are common.
-short_bytes = st.binary(max_size=3) | st.text("ab\0", max_size=18).map(str.encode)
+short_bytes = (
+    st.binary(max_size=3)
+    | st.text("ab\0", max_size=18).map(str.encode)
+    | st.text("ab\0", max_size=9).map(lambda text: b"-" * (7 * REST_LEVEL - 4) + text.encode())
+)
 floats = st.floats(width=64) | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 1.0])
 COLUMNS: dict[str, tuple[Any, Any]] = {
     "binary": (pa.binary(), short_bytes),
@@ -208,7 +212,9 @@ def test_the_hash_of_a_key_never_changes() -> None:
 
 def test_hash_partitions_are_even() -> None:
     for keys in (pa.array([b"key-%d" % n for n in range(20_000)]), pa.array(range(20_000))):
-        counts = np.bincount(HashPartitioner(("key",))(pa.record_batch([keys], names=["key"]), 16), minlength=16)
+        counts = np.bincount(
+            HashPartitioner(("key",))(pa.record_batch([keys], names=["key"]), 16), minlength=16
+        )
         assert counts.min() > 1100
         assert counts.max() < 1400  # 1250 expected, standard deviation 34
 

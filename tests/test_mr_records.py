@@ -1,0 +1,344 @@
+"""Keys and values as bytes, against Python's own equality, order and dicts."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import enum
+import functools
+import itertools
+import math
+import pickle
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mapreduce.errors import BadJob, BadKey
+from mapreduce.partition import FieldPartitioner, FunctionPartitioner
+from mapreduce.records import (
+    RecordBuffer,
+    decode_key,
+    encode_key,
+    iterate_groups,
+    prefix_bytes,
+    to_batch,
+    to_pairs,
+)
+
+UTC = datetime.timezone.utc
+ZONES = st.sampled_from([UTC, datetime.timezone(datetime.timedelta(hours=5, minutes=30))])
+numbers = (
+    st.booleans()
+    | st.integers()
+    | st.integers(-3, 3)
+    | st.integers(2**53 - 3, 2**53 + 3)
+    | st.integers(-(2**1100), 2**1100)
+    | st.floats()
+    | st.integers(-(2**60), 2**60).map(float)
+    | st.sampled_from([0.0, -0.0, math.inf, -math.inf, math.nan, 2.0**53, 2.0**1023, -(2.0**1023), 5e-324])
+)
+texts = st.text(st.characters(exclude_categories=())) | st.text("a\0\ud800", max_size=4)
+plain = (
+    st.none()
+    | numbers
+    | st.binary(max_size=6)
+    | texts
+    | st.dates()
+    | st.datetimes()
+    | st.datetimes(
+        min_value=datetime.datetime(2, 1, 1), max_value=datetime.datetime(9998, 1, 1), timezones=ZONES
+    )
+)
+keys = st.recursive(plain, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=5)
+
+
+def rank(key: object) -> int:
+    """Return the place of a key's type in the order."""
+    if key is None:
+        return 0
+    if isinstance(key, bool | int | float):
+        return 1
+    if isinstance(key, datetime.datetime):
+        return 6 if key.tzinfo is None else 7
+    return {bytes: 3, str: 4, datetime.date: 5, tuple: 8}[type(key)]
+
+
+def compare(left: Any, right: Any) -> int:
+    """The documented order, by Python's own comparisons."""
+    if rank(left) != rank(right):
+        return -1 if rank(left) < rank(right) else 1
+    if left is None:
+        return 0
+    if isinstance(left, tuple):
+        for one, other in zip(left, right, strict=False):
+            if found := compare(one, other):
+                return found
+        return (len(left) > len(right)) - (len(left) < len(right))
+    if rank(left) == 1 and (left != left or right != right):
+        return (left != left) - (right != right)
+    return (left > right) - (left < right)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal in value and in type, all the way down; NaN is NaN and -0.0 is not 0.0."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, float):
+        return repr(left) == repr(right)
+    if isinstance(left, datetime.datetime):
+        return bool(left == right) and left.tzinfo == right.tzinfo
+    return bool(left == right)
+
+
+@settings(max_examples=1000)
+@given(keys, keys)
+def test_bytes_compare_as_keys_do(left: Any, right: Any) -> None:
+    one, other = encode_key(left), encode_key(right)
+    assert (one > other) - (one < other) == compare(left, right)
+
+
+@settings(max_examples=500)
+@given(numbers, numbers)
+def test_numbers_of_all_types_are_one_line(left: Any, right: Any) -> None:
+    one, other = encode_key(left), encode_key(right)
+    assert (one > other) - (one < other) == compare(left, right)
+
+
+@settings(max_examples=300)
+@given(st.lists(keys, max_size=8))
+def test_keys_come_back_with_the_types_they_had(given_keys: list[Any]) -> None:
+    back = to_pairs(to_batch([(key, None) for key in given_keys]))
+    assert all(same(key, found) for key, (found, _) in zip(given_keys, back, strict=True))
+
+
+def test_the_order_over_types_is_the_documented_one() -> None:
+    day, moment = datetime.date(1, 1, 1), datetime.datetime(1, 1, 1)
+    line = [
+        None, -math.inf, -(10**400), -1, -5e-324, 0, False + 0.5, True, 2**53, 2**53 + 1, 1e300, 10**400, math.inf, math.nan,
+        b"", b"\0", b"z", "", "a", "a\0", "b", day, moment, moment.replace(tzinfo=UTC),
+        (), (None,), (1,), (1, "a"), ("a",), ((),),
+    ]  # fmt: skip
+    encoded = [encode_key(key) for key in line]
+    assert encoded == sorted(set(encoded))
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+class Point(collections.namedtuple("Point", "x y")):  # noqa: PYI024
+    pass
+
+
+@pytest.mark.parametrize(
+    ("key", "equal"),
+    [
+        (True, 1), (1.0, 1), (-0.0, 0), (Colour.RED, 1), (np.int64(7), 7), (np.float64(0.5), 0.5), (np.float32(0.5), 0.5),
+        (np.str_("a"), "a"), (Point(1, 2), (1, 2)), ((True, "a"), (1.0, "a")), (2.0**70, 2**70),
+        (
+            datetime.datetime(2024, 1, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=2))),
+            datetime.datetime(2024, 1, 1, 10, tzinfo=UTC),
+        ),
+    ],
+)  # fmt: skip
+def test_keys_that_are_equal_in_python_are_one_key_and_keep_their_type(key: Any, equal: Any) -> None:
+    assert key == equal
+    assert encode_key(key) == encode_key(equal)
+    ((found, value),) = to_pairs(to_batch([(key, "v")]))
+    assert (type(found), found, value) == (type(key), key, "v")
+
+
+@pytest.mark.parametrize("key", [[1], {"a": 1}, {1}, 1j, Fraction(1, 3), object, ("a", [1])])
+def test_a_key_without_a_place_is_named_with_its_type_and_what_is_supported(key: Any) -> None:
+    culprit = key[1] if isinstance(key, tuple) else key
+    with pytest.raises(BadKey) as caught:
+        encode_key(key)
+    message = str(caught.value)
+    assert type(culprit).__name__ in message
+    assert "keys are made of None, bool, int, float" in message
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), BadKey)
+
+
+UNIFORM = st.sampled_from(
+    [
+        st.integers(),
+        st.integers(-5, 5),
+        st.floats(),
+        texts,
+        st.binary(),
+        st.none(),
+        st.booleans(),
+        st.lists(plain),
+    ]
+)
+
+
+@settings(max_examples=300)
+@given(UNIFORM.flatmap(lambda kind: st.lists(kind, max_size=8)) | st.lists(plain, max_size=8), st.data())
+def test_values_come_back_as_they_were(values: list[Any], data: st.DataObject) -> None:
+    batch = to_batch([(number, value) for number, value in enumerate(values)])
+    start = data.draw(st.integers(0, len(values)))
+    back = [value for _, value in to_pairs(batch.slice(start))]
+    assert [(type(value), repr(value)) for value in back] == [
+        (type(value), repr(value)) for value in values[start:]
+    ]
+
+
+@settings(max_examples=300)
+@given(st.lists(keys, max_size=4).map(tuple), st.integers(1, 3))
+def test_the_bytes_of_a_prefix_are_those_of_its_fields(key: tuple[Any, ...], fields: int) -> None:
+    end = b"\0"
+    whole = encode_key(key) if len(key) <= fields else encode_key(key[:fields])
+    assert prefix_bytes(encode_key(key), fields) + end == whole
+
+
+@settings(max_examples=200)
+@given(keys)
+def test_decoding_alone_gives_an_equal_key(key: Any) -> None:
+    assert compare(decode_key(encode_key(key)), key) == 0
+
+
+# --- the buffer ---
+
+
+def sums(key: Any, values: list[Any]) -> Iterator[tuple[Any, Any]]:
+    yield key, sum(values)
+
+
+def collect(pairs: Iterable[tuple[Any, Any]], memory_bytes: int, combine: Any = sums) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = []
+    buffer = RecordBuffer(combine, batches.append, memory_bytes)
+    listed = list(pairs)
+    middle = len(listed) // 2
+    assert buffer.add(listed[:middle]) + buffer.add(iter(listed[middle:])) == len(listed)
+    buffer.flush()
+    return batches
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 1.0, True, "a", b"a", None, (1, "x"), (1.0, "x")]), st.integers()))
+)
+def test_combining_is_what_a_dict_does(pairs: list[tuple[Any, int]]) -> None:
+    expected: dict[Any, int] = {}
+    for key, value in pairs:
+        expected[key] = expected.get(key, 0) + value
+    found = [pair for batch in collect(pairs, 1 << 20) for pair in to_pairs(batch)]
+    assert [(type(key), key, value) for key, value in found] == [(type(k), k, v) for k, v in expected.items()]
+
+
+@pytest.mark.parametrize("combine", [None, sums])
+def test_no_pair_is_lost_or_moved_when_blocks_end_early(combine: Any) -> None:
+    pairs = [(number % 5000 if combine else number, number) for number in range(150_000)]
+    batches = collect(pairs, 2 << 20, combine)
+    assert len(batches) > 2
+    found = [pair for batch in batches for pair in to_pairs(batch)]
+    if combine is None:
+        assert found == pairs
+    else:
+        totals: collections.Counter[int] = collections.Counter()
+        for key, value in found:
+            totals[key] += value
+        assert totals == {key: sum(range(key, 150_000, 5000)) for key in range(5000)}
+
+
+def test_the_blocks_of_a_combine_do_not_depend_on_memory() -> None:
+    pairs = [(f"key-{number % 150_000}", float(number) / 7) for number in range(300_000)]
+    small, large = (collect(pairs, memory) for memory in (64 << 20, 1 << 30))
+    assert len(small) > 1
+    assert [batch.to_pydict() for batch in small] == [batch.to_pydict() for batch in large]
+
+
+def test_an_unhashable_key_is_named() -> None:
+    with pytest.raises(BadKey, match=r"\['a'\] cannot be a key"):
+        collect([(["a"], 1)], 1 << 20)
+
+
+# --- groups ---
+
+
+def cut(batch: pa.RecordBatch, edges: Iterable[int]) -> Iterator[pa.RecordBatch]:
+    places = [0, *sorted(edges), batch.num_rows]
+    for start, stop in itertools.pairwise(places):
+        yield batch.slice(start, stop - start)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.integers(0, 6), max_size=30).map(sorted),
+    st.lists(st.integers(0, 30), max_size=6),
+    st.lists(st.integers(0, 4), min_size=31, max_size=31),
+)
+def test_groups_are_those_of_itertools_however_batches_are_cut_and_much_is_read(
+    sorted_keys: list[int], edges: list[int], read: list[int]
+) -> None:
+    pairs = [(key, (key, place)) for place, key in enumerate(sorted_keys)]
+    batches = cut(to_batch(pairs), [min(edge, len(pairs)) for edge in edges])
+    found = [
+        (key, list(itertools.islice(values, read[at])))
+        for at, (key, values) in enumerate(iterate_groups(batches))
+    ]
+    expected = [
+        (key, [value for _, value in group][: read[at]])
+        for at, (key, group) in enumerate(itertools.groupby(pairs, key=lambda pair: pair[0]))
+    ]
+    assert found == expected
+
+
+def test_unread_values_are_never_unpickled() -> None:
+    batch = to_batch([("a", [1]), ("b", [2])])
+    broken = pa.array([b"\x80 no pickle", batch.column("value")[1].as_py()], pa.binary())
+    batch = batch.set_column(1, "value", broken)
+    assert [(key, [] if key == "a" else list(values)) for key, values in iterate_groups([batch])] == [
+        ("a", []),
+        ("b", [[2]]),
+    ]
+
+
+def test_group_fields_sort_the_values_of_a_group_by_the_rest_of_the_key() -> None:
+    wanted = [(("ann", 1), "x"), (("ann", 2), "y"), (("bob", 0), "z")]
+    batch = to_batch(wanted)
+    assert [(key, list(values)) for key, values in iterate_groups(cut(batch, [1]), 1)] == [
+        ("ann", ["x", "y"]),
+        ("bob", ["z"]),
+    ]
+    assert [key for key, _ in iterate_groups([batch], 2)] == [("ann", 1), ("ann", 2), ("bob", 0)]
+    with pytest.raises(BadKey, match="needs tuple keys, got str 'a'"):
+        list(iterate_groups([to_batch([("a", 1)])], 1))
+
+
+# --- partitioners of record stages ---
+
+
+def test_fields_keep_equal_prefixes_together() -> None:
+    batch = to_batch([((name, number), None) for name in "abcdefgh" for number in range(5)])
+    found = FieldPartitioner(1)(batch, 7).reshape(8, 5)
+    assert (found == found[:, :1]).all()
+    assert len(set(found[:, 0].tolist())) > 2
+
+
+def test_a_function_sees_each_key_and_its_answer_is_checked() -> None:
+    def by_length(key: str, partitions: int) -> int:
+        return len(key) % partitions
+
+    batch = to_batch([("a", 1), ("bb", 2), ("a", 3), ("ccc", 4)])
+    assert FunctionPartitioner(by_length)(batch, 3).tolist() == [1, 2, 1, 0]
+    for answer in (3, -1, "x", 1.0):
+        with pytest.raises(BadJob, match=r"returned .* for key 'a': it must return an integer from 0 to 2"):
+            FunctionPartitioner(lambda key, partitions, answer=answer: answer)(batch, 3)
+
+
+def test_sorting_encoded_keys_sorts_a_mixed_column() -> None:
+    mixed = ["b", 3, None, (1, 2), 2.5, b"x", True, (1,)]
+    in_order = sorted(mixed, key=functools.cmp_to_key(compare))
+    assert [
+        key for key, _ in to_pairs(to_batch([(key, 0) for key in sorted(mixed, key=encode_key)]))
+    ] == in_order
