@@ -61,6 +61,11 @@ def handle_of(file_name: str) -> int | None:
     return int(stem, 16) if re.fullmatch(r"[0-9a-f]{16}", stem) else None
 
 
+def handle_of_temporary(file_name: str) -> int | None:
+    """Return the handle in a temporary file's name, None for anything else."""
+    return handle_of(".".join(file_name.split(".")[:2]))
+
+
 def check_server_name(name: str) -> str:
     """Return ``name`` if a server may be called so; BadName otherwise."""
     if not _SERVER_NAME.fullmatch(name):

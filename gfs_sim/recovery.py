@@ -3,6 +3,7 @@
 Each step looks again at what it is about to change, inside a transaction: the store is in use meanwhile.
 """
 
+import contextlib
 import itertools
 import os
 import random
@@ -296,13 +297,15 @@ def adopt(master: Master, handle: int, server: str) -> str:
 
 
 def _remove_strays(master: Master) -> None:
+    """Remove temporary files of chunks that are gone, and old ones: those of a clone or append that died."""
     limit = time.time() - STRAY_AFTER_S
-    for path in Path(master.folder).glob(f"*/*/*{layout.TEMPORARY_SUFFIX}"):
-        try:
-            if path.stat().st_mtime < limit:
+    strays = list(Path(master.folder).glob(f"*/*/*{layout.TEMPORARY_SUFFIX}"))
+    with master.database.read() as connection:
+        known = {handle for (handle,) in connection.execute("SELECT handle FROM chunks")} if strays else set()
+    for path in strays:
+        with contextlib.suppress(FileNotFoundError):
+            if layout.handle_of_temporary(path.name) not in known or path.stat().st_mtime < limit:
                 path.unlink()
-        except FileNotFoundError:
-            continue
 
 
 def rescan(master: Master) -> int:
