@@ -101,13 +101,19 @@ class CountedReader(io.RawIOBase):
         return int(self._file.seek(offset, whence))
 
     def readinto(self, buffer: Any) -> int:
-        """Fill ``buffer`` from the file and return how many bytes came; 0 is the end."""
+        """Fill ``buffer`` from the file and return how many bytes came; fewer than it holds only at the end."""
+        view = memoryview(buffer).cast("B")
+        filled = 0
         try:
-            got = self._file.readinto(buffer)
+            while filled < len(view):
+                got = self._file.readinto(view[filled:])
+                if not got:
+                    break
+                filled += got
         except OSError as error:
             raise BadInput(f"cannot read {self.url}: {first_line(error)}") from error
-        self._counted(got)
-        return int(got)
+        self._counted(filled)
+        return filled
 
     def close(self) -> None:
         if not self.closed:

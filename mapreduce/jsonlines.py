@@ -119,7 +119,7 @@ def _parsed(lines: Lines, piece: Piece, source: Source, schema: pa.Schema | None
         return None
     block = "\n".join(texts).encode("utf-8", "surrogatepass")
     try:
-        return pyarrow.json.read_json(
+        table = pyarrow.json.read_json(
             pa.BufferReader(block),
             pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
             pyarrow.json.ParseOptions(
@@ -128,6 +128,9 @@ def _parsed(lines: Lines, piece: Piece, source: Source, schema: pa.Schema | None
         )
     except pa.ArrowInvalid as error:
         raise _explained(error, offsets, texts, piece) from None
+    if table.num_rows != len(texts):  # Arrow takes several objects in a line, or one over several lines
+        raise _bad_line(offsets, texts, piece)
+    return table
 
 
 def _explained(error: pa.ArrowInvalid, offsets: list[int], texts: list[str], piece: Piece) -> BadInput:

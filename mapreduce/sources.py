@@ -99,6 +99,10 @@ def list_files(source: Source) -> list[InputFile]:
     if len(formats) > 1:
         listing = ", ".join(f"{url} is {name}" for name, url in formats.items())
         raise BadInput(f"the input files have different formats: {listing}; say which one by format=")
+    if source.delimiter != b"\n" and files[0].format != "text":
+        raise BadJob(
+            f"{files[0].url} is {files[0].format}: a record delimiter is for text only, leave it out"
+        )
     return files
 
 

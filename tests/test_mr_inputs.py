@@ -149,6 +149,13 @@ def test_files_of_different_formats_need_a_format(tmp_path: Path) -> None:
     assert values(tmp_path, format="text") == ["x", "1", "x"]
 
 
+def test_a_delimiter_is_refused_where_it_would_be_ignored(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.csv", b"x\n1\n")
+    with pytest.raises(BadJob, match=r"a\.csv is csv: a record delimiter is for text only"):
+        values(path, delimiter=b"|")
+    assert values(path, delimiter=b"1", format="text") == ["x\n", "\n"]
+
+
 @pytest.mark.parametrize(
     "options",
     [{"format": "xml"}, {"errors": "sloppy"}, {"delimiter": b""}],

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mapreduce.errors import BadEncoding, BadInput, BadJob
 from mapreduce.inputs import Source, plan_splits, read_batches, read_records, read_schema
@@ -187,6 +189,26 @@ def test_a_csv_row_longer_than_a_block_is_read_whole_and_once(tmp_path: Path) ->
     assert rows(path, block_bytes=1) == expected
 
 
+FIELDS = st.lists(st.sampled_from(["a", "é", " ", ",", '"', "\n", "\r\n", "1", "\0"]), max_size=4).map(
+    "".join
+)
+
+
+@settings(max_examples=50)
+@given(table=st.lists(st.tuples(FIELDS, FIELDS), max_size=8), split_bytes=st.integers(1, 60))
+def test_csv_text_is_read_as_pythons_csv_reads_it(
+    tmp_path_factory: pytest.TempPathFactory, table: list[tuple[str, str]], split_bytes: int
+) -> None:
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerows([("x", "y"), *table])
+    path = put(tmp_path_factory.mktemp("csv") / "a.csv", buffer.getvalue())
+    schema = pa.schema([("x", pa.string()), ("y", pa.string())])
+    found = rows(path, split_bytes=split_bytes, schema=schema)
+    expected = list(csv.DictReader(io.StringIO(buffer.getvalue(), newline="")))
+    assert found == expected == [{"x": x, "y": y} for x, y in table]
+
+
 # ------------------------------------------------------------------------------------------- JSON lines
 
 
@@ -240,6 +262,10 @@ def test_json_errors_name_file_and_byte(tmp_path: Path) -> None:
     for read in (rows, records):
         with pytest.raises(BadInput, match=r"bad\.jsonl: the line at byte 10 is no JSON"):
             read(bad)
+    for text in ('{"k": 1}{"k": 2}\n', '{"k":\n2}\n'):
+        for read in (rows, records):
+            with pytest.raises(BadInput, match=r"shape\.jsonl: the line at byte 0 is no JSON"):
+                read(put(tmp_path / "shape.jsonl", text))
     with pytest.raises(BadInput, match=r"list\.jsonl: the line at byte 9 is \[1\], not an object"):
         rows(put(tmp_path / "list.jsonl", '{"k": 1}\n[1]\n'))
     with pytest.raises(BadInput, match=r"mixed\.jsonl: .*/k\) changed from number to string"):
