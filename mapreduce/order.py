@@ -35,6 +35,7 @@ REST_LEVEL = (
 )
 _MORE = np.uint64(9)
 _SIGN = np.uint64(1 << 63)
+_FEW_RUNS = 12  # up to here merging is faster
 _MASKS = np.array([(1 << 64) - (1 << (64 - 8 * n)) for n in range(8)], dtype=np.uint64)
 _MASKS = np.append(_MASKS, _MASKS[7])
 
@@ -363,7 +364,7 @@ def stable_order(groups: Rows | None, words: Words) -> tuple[Rows, Flags]:
         ranks <<= np.uint64(64 - group_bits if dropped else word_bits + shift)
         packed |= ranks
     packed |= np.arange(rows, dtype=np.uint64)
-    packed = sort_numbers(packed)
+    sort_numbers(packed)
     same = (packed[1:] ^ packed[:-1]) <= below
     packed &= below
     moved = packed.view(np.int64)
@@ -380,24 +381,13 @@ def stable_order(groups: Rows | None, words: Words) -> tuple[Rows, Flags]:
     return moved, same
 
 
-def sort_numbers(numbers: Words) -> Words:
-    """Return ``numbers`` sorted; the array given may be sorted in place.
+def sort_numbers(numbers: Words) -> None:
+    """Sort ``numbers`` in place: a few ascending runs, as merges have them, by timsort, all else by numpy's SIMD sort.
 
-    Without SIMD (numpy has none for this on many processors) a plain sort costs 60 ns a number.  Two kinds of input
-    can be had for less than half: few ascending runs, which timsort merges, and numbers spread over their
-    range, which a radix pass over the highest 16 bits brings so close to their places that timsort is done at once.
+    On the processors where that sort is slow, workers choose a better one (mapreduce.tuning).
     """
-    rows = len(numbers)
-    if rows < 1 << 12:
-        numbers.sort()
-        return numbers
     descents = int(np.count_nonzero(numbers[1:] < numbers[:-1]))
-    if descents > rows >> 6:
-        bits = int(numbers.max()).bit_length()
-        highest = (numbers >> np.uint64(max(bits - 16, 0))).astype(np.uint16)
-        numbers = numbers[np.argsort(highest, kind="stable")]
-    numbers.sort(kind="stable")
-    return numbers
+    numbers.sort(kind="stable" if descents < _FEW_RUNS else "quicksort")
 
 
 class SortedKeys:
