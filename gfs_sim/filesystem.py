@@ -314,6 +314,7 @@ class GFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
         )
         for source in sources:
             if self._strip_protocol(path2) == source:
+                self.info(source)  # moving a path onto itself changes nothing, but it has to be there
                 continue
             name = source.rsplit("/", 1)[-1]
             self.store.rename(source, f"{path2}/{name}" if into else path2)
