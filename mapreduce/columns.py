@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +43,13 @@ def encode_value(value: object) -> bytes:
         return b"b" + value  # type: ignore[operator]
     if value is None:
         return b"n"
-    return pickle.dumps(value, 5)
+    try:
+        return pickle.dumps(value, 5)
+    except (pickle.PicklingError, AttributeError):
+        # An object of a class from the job's own file, which has no module on a worker: the class goes along.
+        import cloudpickle
+
+        return cast(bytes, cloudpickle.dumps(value, protocol=5))
 
 
 def decode_value(encoded: bytes) -> Any:
