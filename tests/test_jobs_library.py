@@ -488,3 +488,32 @@ def test_a_grouping_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(BadJob, match=message):
         run_job("group_by", write(tmp_path / "in.csv", "city,n\na,1\n"), **parameters)
+
+
+# -- documentation ------------------------------------------------------------------------------
+
+DOCUMENTED = re.findall(
+    r"```python\n# (\w+)\.py\n(.*?)```",
+    (Path(__file__).parents[1] / "docs" / "jobs.md").read_text(),
+    re.DOTALL,
+)
+
+
+@pytest.mark.parametrize(("name", "source"), DOCUMENTED, ids=[name for name, _ in DOCUMENTED])
+def test_a_job_file_of_the_documentation_runs(run_job: Any, tmp_path: Path, name: str, source: str) -> None:
+    job_file = write(tmp_path / f"{name}.py", source)
+    path = write(tmp_path / "in.txt", "the cat\na of the\ncat the cats\n")
+    inputs = len(find_job(str(job_file)).input_names)
+    expected = {
+        "lengths": ["a\t1", "c\t4", "o\t2", "t\t3"],
+        "words": ["a\t1", "cat\t2", "cats\t1", "of\t1", "the\t3"],
+        "known": ["cat\t0", "cat\t17", "cats\t17"],
+        "top": ["-3\tthe", "-2\tcat", "-1\ta"],
+        "halve": ["12\t0", "7\t0", "8\t0"],
+        "both": ["a\t(1, 1)", "cat\t(2, 2)", "cats\t(1, 1)", "of\t(1, 1)", "the\t(3, 3)"],
+        "visits": ["a\tof", "cat\tthe", "the\tcat"],
+        "by_length": ["12\t1", "7\t1", "8\t1"],
+        "order": ["a of the", "cat the cats", "the cat"],
+    }
+    found = run_job(str(job_file), *[path] * inputs)
+    assert (found if name in ("top", "order") else sorted(found)) == expected[name]
