@@ -137,6 +137,11 @@ def setrep(replication: int, paths: tuple[str, ...], wait: bool) -> None:
     files = open_filesystem()
     changed = sum(files.store.set_replication(path, replication) for path in match_paths(files, *paths))
     click.echo(f"goal of {_count(changed, 'file')}: {_count(replication, 'replica')}")
+    live = sum(each.state == "live" for each in files.store.servers())
+    if replication > live:
+        click.echo(
+            f"{_count(live, 'server')} live: there is one replica on each until more are added (mr fs server add)"
+        )
     if wait:
         _report(files.store.repair())
 
@@ -147,7 +152,8 @@ def setrep(replication: int, paths: tuple[str, ...], wait: bool) -> None:
 def snapshot(source: str, target: str) -> None:
     """Keep a file or folder as it is now.
 
-    SOURCE appears under the new name TARGET. It is done at once and copies no bytes; what is appended later to either is not seen in the other.
+    SOURCE appears under the new name TARGET, at once, and no bytes are copied. What is appended later to
+    either is not seen in the other.
     """
     store = open_store()
     files = store.snapshot(store_path(source), store_path(target))
@@ -183,14 +189,15 @@ def fsck(path: str, quick: bool, everything: bool) -> None:
     file asks for, or until `mr fs repair`; that is named too.
     """
     health = open_store().fsck(store_path(path), verify=not quick)
-    shown = health.problems if everything else health.problems[:MAX_PROBLEMS]
+    problems = sorted(health.problems, key=lambda each: (each.path, each.chunk_index))
+    shown = problems if everything else problems[:MAX_PROBLEMS]
     for each in shown:
         server = f" on {each.server}" if each.server else ""
         detail = f": {each.detail}" if each.detail else ""
         click.echo(f"{each.path} chunk {each.chunk_index} {each.kind}{server}{detail}")
-    if len(shown) < len(health.problems):
-        click.echo(f"and {len(health.problems) - len(shown)} more problems; --all shows them")
-    damaged = any(each.kind in DAMAGE for each in health.problems)
+    if len(shown) < len(problems):
+        click.echo(f"and {len(problems) - len(shown)} more problems; --all shows them")
+    damaged = any(each.kind in DAMAGE for each in problems)
     _print_health(health)
     advise(health)
     click.echo(f"The store is {'DAMAGED' if damaged else 'HEALTHY'}")
@@ -223,11 +230,12 @@ def _print_health(health: Health) -> None:
 def advise(health: Health) -> None:
     """Print what to do about the problems of a health report, a line for each kind that has a remedy."""
     kinds = {each.kind for each in health.problems}
-    if (
-        kinds & {"corrupt", "missing", "stale", "over", "misplaced"}
-        or health.under_replicated > health.lost_chunks
-    ):
+    if kinds & {"corrupt", "missing", "stale", "over", "misplaced"}:
         click.echo("to repair: mr fs repair")
+    if "under" in kinds:
+        click.echo(
+            f"for more replicas: mr fs repair, with a live server for each (now {health.servers}; mr fs server add)"
+        )
     if "unreachable" in kinds:
         click.echo(
             "a server's folder is not there: put it back, or give the server up: mr fs server kill NAME"
@@ -295,7 +303,7 @@ def server() -> None:
 
 @server.command("ls")
 def list_servers() -> None:
-    """List the chunk servers: state, rack, replicas and bytes of each."""
+    """List the chunk servers and what they hold."""
     rows = [["server", "state", "rack", "replicas", "used"]]
     for each in open_store().servers():
         rows.append([each.name, _state(each), each.rack, str(each.chunks), format_size(each.used_bytes)])
@@ -307,16 +315,27 @@ def list_servers() -> None:
 @click.option("--rack", help="Its rack. [default: rack1]")
 @click.option("--capacity", type=Size(), help="What it may hold. [default: its disk]")
 def add_server(name: str | None, rack: str | None, capacity: int | None) -> None:
-    """Add a chunk server; without NAME it gets the next free one."""
+    """Add a chunk server.
+
+    Without NAME it gets the next free one, s4 after s3.
+    """
     click.echo(open_store().add_server(name, rack=rack, capacity_bytes=capacity))
 
 
 @server.command("drain")
 @click.argument("name")
 def drain_server(name: str) -> None:
-    """Copy what a server holds to others, then remove it; nothing is lost."""
+    """Empty a chunk server and remove it.
+
+    What it holds is copied to the others first; nothing is lost.
+    """
+    from gfs_sim.errors import NoServer
+
     store = open_store()
-    done = store.drain_server(name)
+    try:
+        done = store.drain_server(name)
+    except NoServer as error:
+        raise NoServer(f"{error.strerror}; to use it again: mr fs server revive {name}") from error
     _report(done)
     if any(each.name == name for each in store.servers()):
         click.echo(f"{name} still has chunks that cannot go yet, and stays: drain it again later")
@@ -327,7 +346,10 @@ def drain_server(name: str) -> None:
 @server.command("kill")
 @click.argument("name")
 def kill_server(name: str) -> None:
-    """Have a server fail, to try what follows; its folder is set aside for `revive`."""
+    """Have a chunk server fail, to try what follows.
+
+    Its folder is set aside, for `mr fs server revive`.
+    """
     lost = open_store().kill_server(name)
     click.echo(f"{name} is dead, {_count(lost, 'replica')} with it; mr fs repair makes new ones")
 
@@ -335,6 +357,9 @@ def kill_server(name: str) -> None:
 @server.command("revive")
 @click.argument("name")
 def revive_server(name: str) -> None:
-    """Bring a dead or draining server back; replicas that are out of date are refused."""
+    """Bring a dead or draining chunk server back.
+
+    Its replicas that are out of date are refused.
+    """
     current = open_store().revive_server(name)
     click.echo(f"{name} is live, {_count(current, 'replica')} current")

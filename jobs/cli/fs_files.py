@@ -41,8 +41,8 @@ COPY_BYTES = 512 << 10
 def ls(paths: tuple[str, ...], long: bool, recursive: bool) -> None:
     """List files and folders.
 
-    By name; a folder ends in /. PATH may be a pattern with *, ? and [...], here and in get, cat, rm, mv, cp and du; a name that exists as
-    typed is taken as typed.
+    By name; a folder ends in /. PATH may be a pattern with *, ? and [...], here and in get, cat, rm, mv, cp
+    and du; a name that exists as typed is taken as typed.
     """
     files = open_filesystem()
     entries: dict[str, dict[str, Any]] = {}
@@ -78,8 +78,8 @@ def _show_time(seconds: float) -> str:
 def put(sources: tuple[str, ...], target: str, overwrite: bool, replication: int | None) -> None:
     """Copy local files and folders into the store.
 
-    To TARGET, or into it if it is a folder, ends in /, or takes several. LOCAL may be - for standard input,
-    with the name of a file as TARGET.
+    To TARGET, or into it if it is a folder or ends in /, as it must for several. A slash after LOCAL changes
+    nothing. LOCAL may be - for standard input, with the name of a file as TARGET.
     """
     files = open_filesystem(create=True)
     goal = store_path(target) + ("/" if target.endswith("/") else "")
@@ -112,7 +112,7 @@ def _put_input(files: GFSFileSystem, target: str, overwrite: bool, replication: 
 def get(sources: tuple[str, ...], target: str, overwrite: bool) -> None:
     """Copy files and folders of the store to local ones.
 
-    To LOCAL, or into it if it is a folder, ends in /, or takes several. Every byte is checked on the way.
+    To LOCAL, or into it if it is a folder or ends in /, as it must for several. Every byte is checked on the way.
     """
     files = open_filesystem()
     found = match_paths(files, *sources)
