@@ -15,6 +15,8 @@ from gfs_sim.values import Settings
 
 RECENT_HALF_LIFE_S = 60.0
 EVENTS_KEPT = 10_000
+WRITE_S = 86400.0
+"""How long a chunk may take to be published by a writer of which nobody can tell whether it lives."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ def allocate(
     if not servers:
         raise NoServer("no live chunk server has room; add one, revive one, or free space (see `mr fs df`)")
     handle = connection.execute(
-        "INSERT INTO chunks (version, length, writer) VALUES (1, 0, ?)", (writer,)
+        "INSERT INTO chunks (version, length, writer, lease_until) VALUES (1, 0, ?, ?)",
+        (writer, now + WRITE_S),
     ).lastrowid
     assert handle is not None
     recent = {candidate.name: candidate.recent for candidate in live}
@@ -171,7 +174,7 @@ def seal(
     A server killed meanwhile has lost its row in ``replicas`` and does not count.
     """
     row = connection.execute(
-        "UPDATE chunks SET length = ?, writer = NULL WHERE handle = ? AND writer = ? RETURNING handle",
+        "UPDATE chunks SET length = ?, writer = NULL, lease_until = NULL WHERE handle = ? AND writer = ? RETURNING handle",
         (length, handle, writer),
     ).fetchall()
     held = {name for (name,) in connection.execute("SELECT server FROM replicas WHERE handle = ?", (handle,))}
@@ -218,16 +221,6 @@ def reap(connection: sqlite3.Connection, now: float, limit: int) -> int:
     return dropped
 
 
-def unpublished(connection: sqlite3.Connection, writer: str) -> list[int]:
-    """Return the chunks a writer has open that no file names."""
-    rows = connection.execute(
-        "SELECT handle FROM chunks WHERE writer = ? AND NOT EXISTS"
-        " (SELECT 1 FROM contents WHERE contents.handle = chunks.handle)",
-        (writer,),
-    )
-    return [handle for (handle,) in rows]
-
-
 def writers(connection: sqlite3.Connection) -> list[str]:
     """Return every process that has chunks open or leased."""
     return [
@@ -235,10 +228,17 @@ def writers(connection: sqlite3.Connection) -> list[str]:
     ]
 
 
-def bury_writer(connection: sqlite3.Connection, writer: str) -> int:
-    """Drop a dead writer's unpublished chunks and its leases; return the chunks dropped."""
-    dropped = drop_chunks(connection, unpublished(connection, writer))
+def bury_writer(connection: sqlite3.Connection, writer: str, *, before: float | None) -> int:
+    """Drop a dead writer's unpublished chunks and its leases (those that ended ``before``); return the chunks dropped."""
+    which = "writer = ? AND (? IS NULL OR lease_until < ?)"
+    values = (writer, before, before)
+    unpublished = connection.execute(
+        f"SELECT handle FROM chunks WHERE {which} AND NOT EXISTS"
+        " (SELECT 1 FROM contents WHERE contents.handle = chunks.handle)",
+        values,
+    ).fetchall()
+    dropped = drop_chunks(connection, (handle for (handle,) in unpublished))
     connection.execute(
-        "UPDATE chunks SET writer = NULL, lease = NULL, lease_until = NULL WHERE writer = ?", (writer,)
+        f"UPDATE chunks SET writer = NULL, lease = NULL, lease_until = NULL WHERE {which}", values
     )
     return dropped

@@ -6,6 +6,7 @@ whole in either case). What the tables mean is said here; what is done with them
 """
 
 import contextlib
+import errno
 import os
 import sqlite3
 import threading
@@ -15,9 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gfs_sim import layout
-from gfs_sim.errors import NoSuchStore
+from gfs_sim.errors import DamagedStore, NoSuchStore
 
 BUSY_TIMEOUT_S = 60.0
+FORMAT = 1
 
 # files.content names a list of chunks, so that a file can be replaced or renamed while its old bytes are read.
 # chunks.writer is set while a chunk is unpublished or under an append lease.
@@ -97,6 +99,12 @@ class Database:
             )
             connection.execute("PRAGMA synchronous=NORMAL")
             self._synchronous = "NORMAL"
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version != FORMAT:
+                connection.close()
+                raise DamagedStore(
+                    f"{self.path}: format {version}, this version reads and writes format {FORMAT}"
+                )
             self._connection = connection
             self._inode = (status.st_dev, status.st_ino)
         return self._connection
@@ -121,28 +129,46 @@ class Database:
         with self._lock:
             if self._depth:
                 raise RuntimeError("a metadata transaction was begun inside another one")
-            connection = self._connect()
-            if synchronous != self._synchronous:
-                connection.execute(f"PRAGMA synchronous={synchronous}")
-                self._synchronous = synchronous
-            connection.execute(begin)
-            self._depth = 1
             try:
-                yield connection
-            except BaseException:
-                # A full disk or an interrupt may have rolled back already.
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-            else:
+                connection = self._connect()
+                if synchronous != self._synchronous:
+                    connection.execute(f"PRAGMA synchronous={synchronous}")
+                    self._synchronous = synchronous
+                connection.execute(begin)
+                self._depth = 1
                 try:
+                    yield connection
                     connection.execute("COMMIT")
                 except BaseException:
+                    # A full disk or an interrupt may have rolled back already.
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
                     raise
-            finally:
-                self._depth = 0
+                finally:
+                    self._depth = 0
+            except sqlite3.DatabaseError as error:
+                raise self._explain(error) from error
+
+    def _explain(self, error: sqlite3.DatabaseError) -> Exception:
+        """Return SQLite's error as the operating system's, or as damage, naming the file."""
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_FULL:
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        if code == sqlite3.SQLITE_BUSY:
+            return TimeoutError(
+                errno.ETIMEDOUT,
+                f"metadata locked by another process for {BUSY_TIMEOUT_S:.0f} s",
+                str(self.path),
+            )
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            return PermissionError(errno.EACCES, f"cannot write the metadata ({error})", str(self.path))
+        if code == sqlite3.SQLITE_IOERR:
+            return OSError(errno.EIO, str(error), str(self.path))
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return DamagedStore(
+                f"{self.path}: {error}; restore it from a copy, the chunks are in {layout.SERVERS}/"
+            )
+        return error
 
     def close(self) -> None:
         """Close the connection; the next transaction opens a new one."""
@@ -215,7 +241,7 @@ def create_database(root: Path, settings: dict[str, float], servers: list[tuple[
     connection = sqlite3.connect(temporary, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.executescript("BEGIN;" + SCHEMA + REPLICAS)
+        connection.executescript(f"BEGIN; PRAGMA user_version={FORMAT};" + SCHEMA + REPLICAS)
         connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
         connection.executemany("INSERT INTO servers (name, rack, state) VALUES (?, ?, 'live')", servers)
         connection.execute("INSERT INTO counters VALUES ('content', 0)")

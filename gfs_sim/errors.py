@@ -2,6 +2,7 @@
 
     StoreError
     ├── NoSuchStore        FileNotFoundError   the root folder holds no store
+    ├── DamagedStore       OSError             the metadata cannot be read, or is of another format
     ├── BadName            ValueError          a path that no store can hold
     ├── BadSetting         ValueError          a setting outside its range
     ├── ChunkLost          OSError             no good replica of a chunk is left; names file and chunk
@@ -57,6 +58,10 @@ class _StoreOSError(StoreError, OSError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.strerror,)
+
+
+class DamagedStore(_StoreOSError):
+    """The metadata cannot be read, or is of another format."""
 
 
 class ChunkLost(_StoreOSError):

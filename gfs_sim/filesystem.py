@@ -6,7 +6,6 @@ did is seen at once. A name that exists as written is taken as written, also whe
 """
 
 import errno
-import io
 import os
 import time
 from collections.abc import Iterator
@@ -14,22 +13,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.utils import isfilelike, stringify_path
 
 from gfs_sim import layout, namespace
 from gfs_sim.append import AppendWriter
-from gfs_sim.literal import pair_literal
+from gfs_sim.literal import LiteralNames
 from gfs_sim.namespace import Node
 from gfs_sim.reader import ChunkReader, StoreReader
 from gfs_sim.store import Store
+from gfs_sim.streams import COPY_BYTES, CompressedWriter, pour
 from gfs_sim.writer import ChunkWriter, StoreWriter
 
-COPY_BYTES = 512 << 10
 
-
-class GFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
+class GFSFileSystem(LiteralNames):
     """Files in a chunk store.
 
     Options: ``root`` (the store's folder; default ``$MR_HOME/store``), ``replication`` (goal of files
@@ -229,7 +226,7 @@ class GFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
             from fsspec.core import get_compression
 
             kind = get_compression(path, compression)
-            return inner if kind is None else _CompressedWriter(compr[kind](inner, mode="w"), inner)
+            return inner if kind is None else CompressedWriter(compr[kind](inner, mode="w"), inner)
         except BaseException:
             inner.discard()
             raise
@@ -278,11 +275,11 @@ class GFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
         with self._open(rpath, "rb") as source:
             callback.set_size(source.size)
             if outfile is not None:
-                _pour(source, outfile, callback)
+                pour(source, outfile, callback)
                 return
             os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
             with open(lpath, "wb", buffering=0) as target:
-                _pour(source, target, callback)
+                pour(source, target, callback)
 
     # Moving, copying, removing
 
@@ -340,81 +337,6 @@ class GFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 self.store.delete(each, recursive=recursive)
                 gone.append(each)
 
-    def expand_path(
-        self,
-        path: Any,
-        recursive: bool = False,
-        maxdepth: int | None = None,
-        assume_literal: bool = False,
-        **kwargs: Any,
-    ) -> list[str]:
-        """Return the paths that names, patterns and lists of them stand for; an existing name stands for itself."""
-        if isinstance(path, str | os.PathLike):
-            path = [path]
-        found: set[str] = set()
-        missing = []
-        for each in path:
-            literal = assume_literal or self.exists(each)
-            try:
-                found.update(
-                    super().expand_path(
-                        [each], recursive=recursive, maxdepth=maxdepth, assume_literal=literal, **kwargs
-                    )
-                )
-            except FileNotFoundError:
-                missing.append(each)
-        if not found:
-            raise FileNotFoundError(
-                errno.ENOENT, os.strerror(errno.ENOENT), str(missing[0] if missing else path)
-            )
-        return sorted(found)
-
-    def copy(
-        self,
-        path1: Any,
-        path2: Any,
-        recursive: bool = False,
-        maxdepth: int | None = None,
-        on_error: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Copy inside the store, by sharing chunks; see fsspec's page on copying for what goes where."""
-        pairs = pair_literal(self, path1, self, path2, recursive=recursive, maxdepth=maxdepth)
-        path1, path2 = pairs if pairs else (path1, path2)
-        super().copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error=on_error, **kwargs)
-
-    def get(
-        self,
-        rpath: Any,
-        lpath: Any,
-        recursive: bool = False,
-        callback: Any = DEFAULT_CALLBACK,
-        maxdepth: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Copy to local files; see fsspec's page on copying for what goes where."""
-        from fsspec.implementations.local import LocalFileSystem
-
-        pairs = pair_literal(self, rpath, LocalFileSystem(), lpath, recursive=recursive, maxdepth=maxdepth)
-        rpath, lpath = pairs if pairs else (rpath, lpath)
-        super().get(rpath, lpath, recursive=recursive, callback=callback, maxdepth=maxdepth, **kwargs)
-
-    def put(
-        self,
-        lpath: Any,
-        rpath: Any,
-        recursive: bool = False,
-        callback: Any = DEFAULT_CALLBACK,
-        maxdepth: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Copy from local files; see fsspec's page on copying for what goes where."""
-        from fsspec.implementations.local import LocalFileSystem
-
-        pairs = pair_literal(LocalFileSystem(), lpath, self, rpath, recursive=recursive, maxdepth=maxdepth)
-        lpath, rpath = pairs if pairs else (lpath, rpath)
-        super().put(lpath, rpath, recursive=recursive, callback=callback, maxdepth=maxdepth, **kwargs)
-
     def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
         """Make an empty file, or with ``truncate=False`` set the time of one that is there."""
         if truncate or not self.exists(path):
@@ -438,51 +360,3 @@ class GFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def drop(self, path: str) -> bool:
         """Remove a file or folder at once, without undelete; see ``Store.drop``."""
         return self.store.drop(path)
-
-
-def _pour(source: StoreReader, target: Any, callback: Any) -> None:
-    buffer = memoryview(bytearray(COPY_BYTES))
-    while count := source.raw.readinto(buffer):
-        part = buffer[:count]
-        while part:
-            written = target.write(part)
-            part = part[len(part) if written is None else written :]
-        callback.relative_update(count)
-
-
-class _CompressedWriter(io.BufferedIOBase):
-    """A compressor that closes the file it writes to, which those of the standard library leave open."""
-
-    def __init__(self, compressor: Any, inner: StoreWriter) -> None:
-        self._compressor = compressor
-        self._inner = inner
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        count = self._compressor.write(data)
-        return len(memoryview(data)) if count is None else int(count)
-
-    def flush(self) -> None:
-        if not self._compressor.closed:
-            self._compressor.flush()
-
-    def close(self) -> None:
-        if not self.closed:
-            try:
-                self._compressor.close()
-                self._inner.close()
-            finally:
-                if not self._inner.closed:
-                    self._inner.discard()
-                super().close()
-
-    def discard(self) -> None:
-        """Throw the file away."""
-        self._inner.discard()
-        super().close()
-
-    def __del__(self) -> None:
-        if not self.closed:
-            self.discard()

@@ -132,7 +132,8 @@ class Master:
 
     def report(self, handle: int, server: str, bad: BadReplica) -> None:
         """Take a reader's report of a bad replica; a server that is not there at all keeps its replicas."""
-        with self.database.write() as connection:
+        # A reader that has another replica is served even where the report cannot be written down.
+        with contextlib.suppress(OSError), self.database.write() as connection:
             if (self.folder / server).is_dir():
                 chunks.mark_bad(connection, handle, server, bad.kind, bad.detail, time.time())
             elif chunks.locate(connection, handle) is not None:
@@ -141,8 +142,8 @@ class Master:
                 )
 
     def note(self, kind: str, server: str | None, handle: int | None, detail: str) -> None:
-        """Add a line to the event log."""
-        with self.database.write() as connection:
+        """Add a line to the event log, if that can be written."""
+        with contextlib.suppress(OSError), self.database.write() as connection:
             chunks.record_event(connection, time.time(), kind, server, handle, detail)
 
     # Writing
@@ -207,16 +208,26 @@ class Master:
                 retire_due=now + chunks.settings(connection).reader_grace_s,
             )
 
-    def abandon(self, handles: Iterable[int]) -> None:
-        """Drop unpublished chunks of this process and remove their files at once."""
-        with self.database.write() as connection:
-            servers = [
-                (handle, server)
-                for handle in handles
-                for (server,) in connection.execute("SELECT server FROM replicas WHERE handle = ?", (handle,))
+    def abandon(self, mine: Iterable[Chunk]) -> None:
+        """Drop unpublished chunks of this process and remove their files at once.
+
+        The files first, since on a full disk the metadata needs their room; but not before a look whether the
+        chunks are published after all: an interrupt can come between the commit and the news of it.
+        """
+        with self.database.read() as connection:
+            unpublished = [
+                chunk
+                for chunk in mine
+                if not connection.execute("SELECT 1 FROM contents WHERE handle = ?", (chunk.handle,)).fetchone()
             ]
-            chunks.drop_chunks(connection, dict(servers))
-        self.collect([(handle, server) for handle, server in servers])
+        for chunk in unpublished:
+            for server in chunk.servers:
+                remove_replica(self.folder, server, chunk.handle)
+        with self.database.write() as connection:
+            chunks.drop_chunks(connection, [chunk.handle for chunk in unpublished])
+            connection.executemany(
+                "DELETE FROM garbage WHERE handle = ?", ((chunk.handle,) for chunk in unpublished)
+            )
 
     # Upkeep
 
@@ -272,14 +283,24 @@ class Master:
         self._buried_at = now
         with self.database.read() as connection:
             writers = chunks.writers(connection)
-        dead = [writer for writer in writers if not is_alive(writer)]
-        if not dead:
+        gone = {writer: alive for writer in writers if not (alive := is_alive(writer))}
+        if not gone:
             return 0
         with self.database.write() as connection:
-            return sum(chunks.bury_writer(connection, writer) for writer in dead)
+            return sum(
+                chunks.bury_writer(connection, writer, before=None if alive is False else time.time())
+                for writer, alive in gone.items()
+            )
 
     def step(self) -> None:
-        """The bounded step of a writer that closed: bury the dead, free what is due, mend one chunk."""
+        """Do the bounded step of a writer that closed: bury the dead, free what is due, mend one chunk.
+
+        The writer's file is published already, so trouble here is not its own and waits for the next.
+        """
+        with contextlib.suppress(OSError):
+            self._step()
+
+    def _step(self) -> None:
         self.bury_dead_writers()
         now = time.time()
         with self.database.read() as connection:

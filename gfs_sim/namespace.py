@@ -8,13 +8,11 @@ change of one row; contents nobody names any more are retired and freed later (`
 import errno
 import os
 import sqlite3
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gfs_sim import layout
 from gfs_sim.errors import BadName
-from gfs_sim.values import DeletedFile
 
 _COLUMNS = "path, content, size, chunk_bytes, replication, created, modified"
 
@@ -37,13 +35,14 @@ class Node:
         return self.content is None
 
 
-def _error(kind: type[OSError], number: int, path: str) -> OSError:
+def failure(kind: type[OSError], number: int, path: str) -> OSError:
+    """Return the operating system's error of that number about a path."""
     return kind(number, os.strerror(number), path)
 
 
 def missing(path: str) -> OSError:
     """Return the error for a path that is not there."""
-    return _error(FileNotFoundError, errno.ENOENT, path)
+    return failure(FileNotFoundError, errno.ENOENT, path)
 
 
 def find(connection: sqlite3.Connection, path: str) -> Node | None:
@@ -64,7 +63,7 @@ def get_file(connection: sqlite3.Connection, path: str) -> Node:
     """Return the file at ``path``; FileNotFoundError or IsADirectoryError if there is none."""
     node = get(connection, path)
     if node.is_dir:
-        raise _error(IsADirectoryError, errno.EISDIR, path)
+        raise failure(IsADirectoryError, errno.EISDIR, path)
     return node
 
 
@@ -86,7 +85,7 @@ def subtree(connection: sqlite3.Connection, path: str) -> list[Node]:
 def check_writable(path: str) -> None:
     """Refuse the root and the hidden folder as targets."""
     if path == "/":
-        raise _error(IsADirectoryError, errno.EISDIR, path)
+        raise failure(IsADirectoryError, errno.EISDIR, path)
     if layout.is_hidden(path):
         raise BadName(
             f"path {path!r}: {layout.HIDDEN} holds deleted files only; use undelete to bring them back"
@@ -98,7 +97,7 @@ def make_folders(connection: sqlite3.Connection, path: str, now: float, *, hidde
     node = find(connection, path)
     if node is not None:
         if not node.is_dir:
-            raise _error(NotADirectoryError, errno.ENOTDIR, path)
+            raise failure(NotADirectoryError, errno.ENOTDIR, path)
         return
     if not hidden:
         check_writable(path)
@@ -165,9 +164,9 @@ def publish(
     old = find(connection, path)
     if old is not None:
         if exclusive:
-            raise _error(FileExistsError, errno.EEXIST, path)
+            raise failure(FileExistsError, errno.EEXIST, path)
         if old.content is None:
-            raise _error(IsADirectoryError, errno.EISDIR, path)
+            raise failure(IsADirectoryError, errno.EISDIR, path)
         retire(connection, old.content, retire_due)
     else:
         make_folders(connection, layout.parent_of(path), now)
@@ -187,7 +186,8 @@ def publish(
     )
 
 
-def _move_rows(connection: sqlite3.Connection, source: str, target: str) -> None:
+def move_rows(connection: sqlite3.Connection, source: str, target: str) -> None:
+    """Give a node and all below it names below ``target``, which must be free."""
     low, high = layout.below(source)
     cut = len(source) + 1
     connection.execute(
@@ -218,16 +218,16 @@ def rename(
     if old is not None:
         if node.is_dir != old.is_dir:
             if old.is_dir:
-                raise _error(IsADirectoryError, errno.EISDIR, target)
-            raise _error(NotADirectoryError, errno.ENOTDIR, target)
+                raise failure(IsADirectoryError, errno.EISDIR, target)
+            raise failure(NotADirectoryError, errno.ENOTDIR, target)
         if old.content is not None:
             retire(connection, old.content, retire_due)
         elif children(connection, target):
-            raise _error(OSError, errno.ENOTEMPTY, target)
+            raise failure(OSError, errno.ENOTEMPTY, target)
         connection.execute("DELETE FROM nodes WHERE path = ?", (target,))
     else:
         make_folders(connection, layout.parent_of(target), now)
-    _move_rows(connection, source, target)
+    move_rows(connection, source, target)
 
 
 def remove(connection: sqlite3.Connection, path: str, *, retire_due: float) -> int:
@@ -244,94 +244,6 @@ def remove(connection: sqlite3.Connection, path: str, *, retire_due: float) -> i
     ).rowcount
 
 
-def _stamp(connection: sqlite3.Connection, now: float) -> str:
-    micros = int(now * 1e6)
-    while True:
-        seconds, rest = divmod(micros, 1_000_000)
-        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds)) + f".{rest:06d}Z"
-        if not connection.execute("SELECT 1 FROM deletions WHERE stamp = ?", (stamp,)).fetchone():
-            return stamp
-        micros += 1
-
-
-def hide(connection: sqlite3.Connection, path: str, *, recursive: bool, now: float) -> None:
-    """Delete as GFS does (4.4): rename below the hidden folder, under a timestamp.
-
-    Raises FileNotFoundError, or OSError(ENOTEMPTY) for a folder that holds something unless ``recursive``.
-    """
-    node = get(connection, path)
-    targets = [path]
-    if path == "/":
-        targets = [child.path for child in children(connection, "/")]
-    if node.is_dir and not recursive and children(connection, path):
-        raise _error(OSError, errno.ENOTEMPTY, path)
-    for target in targets:
-        stamp = _stamp(connection, now)
-        hidden = f"{layout.HIDDEN}/{stamp}{target}"
-        make_folders(connection, layout.parent_of(hidden), now, hidden=True)
-        _move_rows(connection, target, hidden)
-        connection.execute("INSERT INTO deletions VALUES (?, ?, ?)", (stamp, target, now))
-
-
-def deletions(connection: sqlite3.Connection, path: str = "/") -> list[DeletedFile]:
-    """Return what was deleted at or below ``path`` and is still there, oldest first."""
-    found = []
-    for stamp, original, when in connection.execute(
-        "SELECT stamp, path, time FROM deletions ORDER BY time, stamp"
-    ):
-        if path not in ("/", original) and not original.startswith(path + "/"):
-            continue
-        hidden = f"{layout.HIDDEN}/{stamp}{original}"
-        files, size = connection.execute(
-            "SELECT COUNT(content), COALESCE(SUM(size), 0) FROM nodes WHERE path = ? OR path > ? AND path < ?",
-            (hidden, *layout.below(hidden)),
-        ).fetchone()
-        if find(connection, hidden) is not None:
-            found.append(
-                DeletedFile(path=original, hidden_path=hidden, deleted_at=when, size=size, files=files)
-            )
-    return found
-
-
-def unhide(connection: sqlite3.Connection, path: str, *, now: float) -> str:
-    """Bring back the latest deletion that holds ``path``, which may be its hidden name; return the path restored.
-
-    Raises FileNotFoundError if there is none, FileExistsError if the name is taken.
-    """
-    hidden, target = path, path
-    if layout.is_hidden(path):
-        target = "/" + "/".join(path.split("/")[3:])
-    else:
-        for deleted in reversed(deletions(connection)):
-            if path == deleted.path or path.startswith(deleted.path + "/"):
-                hidden = deleted.hidden_path + path[len(deleted.path) :]
-                if find(connection, hidden) is not None:
-                    break
-        else:
-            raise FileNotFoundError(errno.ENOENT, "nothing deleted has this name", path)
-    get(connection, hidden)
-    if target == "/":
-        raise FileNotFoundError(errno.ENOENT, "name what to bring back, as `deleted` lists it", path)
-    if find(connection, target) is not None:
-        raise _error(FileExistsError, errno.EEXIST, target)
-    make_folders(connection, layout.parent_of(target), now)
-    _move_rows(connection, hidden, target)
-    forget_empty_deletions(connection)
-    return target
-
-
-def forget_empty_deletions(connection: sqlite3.Connection) -> None:
-    """Remove the records and hidden folders of deletions of which nothing is left to bring back."""
-    for stamp, original in connection.execute("SELECT stamp, path FROM deletions").fetchall():
-        if find(connection, f"{layout.HIDDEN}/{stamp}{original}") is None:
-            connection.execute("DELETE FROM deletions WHERE stamp = ?", (stamp,))
-            top = f"{layout.HIDDEN}/{stamp}"
-            connection.execute(
-                "DELETE FROM nodes WHERE (path = ? OR path > ? AND path < ?) AND content IS NULL",
-                (top, *layout.below(top)),
-            )
-
-
 def copy_tree(connection: sqlite3.Connection, source: str, target: str, *, now: float) -> int:
     """Copy a file or folder by sharing its chunks (GFS 3.4); return the number of files.
 
@@ -342,7 +254,7 @@ def copy_tree(connection: sqlite3.Connection, source: str, target: str, *, now: 
     if target.startswith(source.rstrip("/") + "/"):
         raise OSError(errno.EINVAL, "cannot copy a folder into itself", source, None, target)
     if find(connection, target) is not None:
-        raise _error(FileExistsError, errno.EEXIST, target)
+        raise failure(FileExistsError, errno.EEXIST, target)
     make_folders(connection, layout.parent_of(target), now)
     nodes = [node, *subtree(connection, source)] if node.is_dir else [node]
     files = 0
@@ -400,6 +312,6 @@ def check_folder_path(connection: sqlite3.Connection, path: str) -> None:
         node = find(connection, path)
         if node is not None:
             if not node.is_dir:
-                raise _error(NotADirectoryError, errno.ENOTDIR, path)
+                raise failure(NotADirectoryError, errno.ENOTDIR, path)
             return
         path = layout.parent_of(path)

@@ -1,7 +1,7 @@
 """Who writes: an identity for this process, and whether the process behind an identity still lives.
 
 It names the machine's boot and the process's start, so that a number used again is not mistaken.
-A process in another PID namespace cannot be looked up; it counts as alive, and its lease's end decides.
+A process in another PID namespace cannot be looked up; then the end of its lease decides.
 """
 
 import os
@@ -41,10 +41,10 @@ def this_process() -> str:
     return _identity(os.getpid())
 
 
-def is_alive(identity: str) -> bool:
-    """Return whether the process of that identity still runs, True if that cannot be known from here."""
+def is_alive(identity: str) -> bool | None:
+    """Return whether the process of that identity still runs, None if that cannot be known from here."""
     machine, pid, start = identity.rsplit("/", 2)
     if machine != _machine():
         # The same kernel with another PID namespace cannot be looked into; another boot is over.
-        return machine.split("/")[0] == _machine().split("/")[0]
+        return None if machine.split("/")[0] == _machine().split("/")[0] else False
     return _start_of(int(pid)) == start

@@ -14,11 +14,12 @@ from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
 
-from gfs_sim import chunks, layout, namespace, recovery, servers
-from gfs_sim.append import Tail, take_lease
+from gfs_sim import chunks, layout, namespace, recovery, servers, trash
+from gfs_sim.append import Tail
 from gfs_sim.errors import BadSetting, LeaseLost, RecordTooLarge
 from gfs_sim.health import check
 from gfs_sim.layout import default_root
+from gfs_sim.lease import take_lease
 from gfs_sim.master import Master, create_store
 from gfs_sim.reader import ChunkReader
 from gfs_sim.records import HEADER, frame, read_frames
@@ -288,7 +289,7 @@ class Store:
                 raise namespace.missing(path)
             return
         with self.master.database.write(durable=self.master.durable) as connection:
-            namespace.hide(connection, path, recursive=recursive, now=time.time())
+            trash.hide(connection, path, recursive=recursive, now=time.time())
 
     def drop(self, path: str) -> bool:
         """Remove a file or a whole folder at once, without undelete; return whether it was there."""
@@ -297,7 +298,7 @@ class Store:
             if namespace.find(connection, path) is None:
                 return False
             namespace.remove(connection, path, retire_due=0.0)
-            namespace.forget_empty_deletions(connection)
+            trash.forget_empty_deletions(connection)
             chunks.reap(connection, 0.0, -1)
         self.master.collect_all()
         return True
@@ -305,7 +306,7 @@ class Store:
     def deleted(self, path: str = "/") -> list[DeletedFile]:
         """Return what was deleted at or below ``path`` and can be undeleted, oldest first."""
         with self.master.database.read() as connection:
-            return namespace.deletions(connection, layout.fold(path))
+            return trash.deletions(connection, layout.fold(path))
 
     def undelete(self, path: str) -> str:
         """Bring back the latest deletion that holds ``path`` (an original path or a hidden one).
@@ -317,7 +318,7 @@ class Store:
             FileExistsError: the name is taken again.
         """
         with self.master.database.write(durable=self.master.durable) as connection:
-            return namespace.unhide(connection, layout.fold(path), now=time.time())
+            return trash.unhide(connection, layout.fold(path), now=time.time())
 
     def servers(self) -> list[ServerStatus]:
         """Return the chunk servers by name."""

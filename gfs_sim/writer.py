@@ -108,7 +108,7 @@ class ChunkWriter(io.RawIOBase):
         self._exclusive = exclusive
         self._autocommit = autocommit
         self._chunk: OpenChunk | None = None
-        self._handles: list[int] = []
+        self._allocated: list[Chunk] = []
         self._sealed: list[SealedChunk] = []
         self._process = os.getpid()
 
@@ -136,7 +136,7 @@ class ChunkWriter(io.RawIOBase):
             while view:
                 if self._chunk is None:
                     chunk = self._master.new_chunk(self.target)
-                    self._handles.append(chunk.handle)
+                    self._allocated.append(chunk)
                     self._chunk = OpenChunk(self._master, chunk)
                 room = self.target.chunk_bytes - self._chunk.length
                 self._chunk.append(view[:room])
@@ -187,8 +187,8 @@ class ChunkWriter(io.RawIOBase):
         if self._chunk is not None:
             self._chunk.close()
             self._chunk = None
-        if self._handles:
-            self._master.abandon(self._handles)
+        if self._allocated:
+            self._master.abandon(self._allocated)
 
     def close(self) -> None:
         """Publish the file (or leave that to ``commit``, in an fsspec transaction)."""
