@@ -197,6 +197,25 @@ def test_the_index_names_each_file_and_offset_of_a_word(run_job: Any, tmp_path: 
     }
 
 
+@pytest.mark.parametrize("name", sorted(set(library_names()) - {"join", "group_by"}))
+def test_an_empty_file_gives_an_empty_output(run_job: Any, tmp_path: Path, name: str) -> None:
+    parameters = {"pattern": "x"} if name == "grep" else {}
+    assert run_job(name, write(tmp_path / "empty.txt", ""), **parameters) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "header"),
+    [("sort", {"key": "n"}, "city,n"), ("group_by", {"by": "city", "mean": "n"}, "city,mean_n,count")],
+)
+def test_a_table_without_rows_gives_its_header(
+    run_job: Any, tmp_path: Path, name: str, parameters: dict[str, Any], header: str
+) -> None:
+    schema = pa.schema([("city", pa.string()), ("n", pa.int32())])
+    pq.write_table(schema.empty_table(), tmp_path / "in.parquet")
+    found = run_job(name, tmp_path / "in.parquet", output_format="csv", **parameters)
+    assert [line.replace('"', "") for line in found] == [header]
+
+
 # -- sort ---------------------------------------------------------------------------------------
 
 
@@ -237,6 +256,16 @@ def test_a_numeric_field_sorts_by_value_and_ties_keep_input_order(
     found = run_job("sort", path, key="2", numeric=True, descending=descending, split_bytes=100, partitions=3)
     ranked = sorted(lines, key=lambda line: float(line.split()[1]), reverse=descending)
     assert found == (ranked + odd if descending else odd + ranked)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_integers_beyond_the_floats_sort_exactly(run_job: Any, tmp_path: Path, descending: bool) -> None:
+    numbers = [
+        sign * (base + i) for base in (2**53, 10**18, 10**25) for i in (3, 1, 2, 0) for sign in (1, -1)
+    ]
+    path = write(tmp_path / "in.txt", "".join(f"{n}\n" for n in numbers))
+    found = run_job("sort", path, key="1", numeric=True, descending=descending, split_bytes=64, partitions=3)
+    assert [int(line) for line in found] == sorted(numbers, reverse=descending)
 
 
 @pytest.mark.parametrize("separator", [None, "\t", "|", "||"])

@@ -10,14 +10,14 @@ keep their input order, also when descending.
 
 Fields of text are separated by blanks and tabs, or by ``separator``.  Text sorts by unsigned bytes.  A line
 without the field comes first (last when descending); with ``numeric`` so does one whose field is no number,
-and both are counted.  Numbers compare as 64-bit floats.  Columns of CSV or Parquet sort by their own type,
-nulls first.
+and both are counted.  Numbers compare as 64-bit floats, integers exactly.  Columns of CSV or Parquet sort
+by their own type, nulls first.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mapreduce import BadJob, Dataset, Stage, job
@@ -26,35 +26,57 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+INTEGER = re.compile(r"[+-]?\d+")
+EXACT = 2.0**53  # every integer below is a float
+SAMPLE_RANGES = 64
+SAMPLE_ROWS = 10_000
 
 
-def field_column(number: int, separator: str | None, numeric: bool) -> Callable[[pa.Array, Any], pa.Array]:
-    """Return a function from lines to field ``number`` (from 1) of each, null where there is none."""
+def field_pattern(number: int, separator: str | None) -> str:
+    """Return a regular expression whose group ``key`` is field ``number`` (from 1) of a line."""
     if separator is None:
-        pattern = rf"^[ \t]*(?:[^ \t]+[ \t]+){{{number - 1}}}(?P<key>[^ \t]+)"
-    else:
-        edge = re.escape(separator)
-        before = rf"(?:.*?{edge}){{{number - 1}}}" if number > 1 else ""
-        pattern = rf"^{before}(?P<key>.*?)(?:{edge}|$)"
-
-    def extract(lines: pa.Array, counters: Any) -> pa.Array:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        found = pc.struct_field(pc.extract_regex(lines, f"(?s){pattern}"), "key")
-        # A struct's own nulls are not its children's.
-        keys = pc.if_else(pc.match_substring_regex(lines, f"(?s){pattern}"), found, None)
-        if numeric:
-            is_number = pc.match_substring_regex(keys, NUMBER)
-            keys = pc.if_else(is_number, keys, None).cast(pa.string()).cast(pa.float64())
-        if keys.null_count:
-            counters["lines without a key"] += keys.null_count
-        return keys
-
-    return extract
+        return rf"^[ \t]*(?:[^ \t]+[ \t]+){{{number - 1}}}(?P<key>[^ \t]+)"
+    edge = re.escape(separator)
+    before = rf"(?:.*?{edge}){{{number - 1}}}" if number > 1 else ""
+    return rf"(?s)^{before}(?P<key>.*?)(?:{edge}|$)"
 
 
-def drop_key(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def text_keys(lines: pa.Array, pattern: str) -> pa.Array:
+    """Return the field of each line, null where there is none."""
+    import pyarrow.compute as pc
+
+    found = pc.struct_field(pc.extract_regex(lines, pattern), "key")
+    # The nulls of a struct are not those of its children.
+    return pc.if_else(pc.match_substring_regex(lines, pattern), found, None)
+
+
+def numeric_keys(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return each text as a float, null if it is no number, and what a large integer loses by that."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = pc.if_else(pc.match_substring_regex(texts, NUMBER), texts, None).cast(pa.string())
+    floats = texts.cast(pa.float64())
+    lost = [0] * len(texts)
+    large = pc.and_(pc.greater_equal(pc.abs(floats), EXACT), pc.is_finite(floats))
+    for row in pc.indices_nonzero(pc.fill_null(large, False)).to_pylist():
+        text = texts[row].as_py()
+        if INTEGER.fullmatch(text):
+            lost[row] = max(-(2**63), min(2**63 - 1, int(text) - int(floats[row].as_py())))
+    return floats, pa.array(lost, pa.int64())
+
+
+def thin(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return evenly spaced rows of a sorted sample, enough for the cuts of many partitions."""
+    import pyarrow as pa
+
+    rows = pa.Table.from_batches(held) if (held := list(batches)) else None
+    if rows is not None:
+        step = max(1, rows.num_rows // SAMPLE_ROWS)
+        yield from rows.take(pa.array(range(0, rows.num_rows, step), pa.int64())).to_batches()
+
+
+def drop_keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return the lines alone."""
     for batch in batches:
         yield batch.select(["line"])
@@ -68,39 +90,45 @@ def sort_by_field(
 
     if number < 1:
         raise BadJob(f"job 'sort': key must be a field number from 1 or a column name, got {number}")
-    extract = field_column(number, separator, numeric)
-    kind = pa.float64() if numeric else pa.binary()
+    pattern = field_pattern(number, separator)
+    line = pa.field("line", pa.binary())
+    keys = (
+        [pa.field("key", pa.float64()), pa.field("lost", pa.int64())]
+        if numeric
+        else [pa.field("key", pa.binary())]
+    )
 
-    def key_only(batch: pa.RecordBatch, *, counters: Any) -> pa.RecordBatch:
-        keys = extract(_lines(batch.schema, batch), {"lines without a key": 0})
-        return pa.RecordBatch.from_arrays([keys], names=["key"])
+    def with_keys(batch: pa.RecordBatch, *, counters: Any) -> pa.RecordBatch:
+        lines = batch.column("line")
+        texts = text_keys(lines, pattern)
+        columns = numeric_keys(texts) if numeric else (texts,)
+        if columns[0].null_count:
+            counters["lines without a key"] += columns[0].null_count
+        return pa.RecordBatch.from_arrays([lines, *columns], schema=pa.schema([line, *keys]))
 
-    def with_key(batch: pa.RecordBatch, *, counters: Any) -> pa.RecordBatch:
-        lines = _lines(batch.schema, batch)
-        return pa.RecordBatch.from_arrays([lines, extract(lines, counters)], names=["line", "key"])
+    def keys_alone(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return with_keys(batch, counters={"lines without a key": 0}).select([key.name for key in keys])
 
-    order = ["-key" if descending else "key"]
+    order = [f"-{key.name}" if descending else key.name for key in keys]
     cuts = Stage(
-        name="sample", map_batch=key_only, schema=pa.schema([("key", kind)]), keys=order, partitions=1
+        name="sample",
+        map_batch=keys_alone,
+        schema=pa.schema(keys),
+        keys=order,
+        reduce_batch=thin,
+        partitions=1,
     )(text.sample(SAMPLE_RANGES))
     return Stage(
         name="sort",
-        map_batch=with_key,
-        schema=pa.schema([("line", pa.binary()), ("key", kind)]),
+        map_batch=with_keys,
+        schema=pa.schema([line, *keys]),
         keys=order,
         partition="range",
         side={"cuts": cuts},
         partitions=partitions,
-        reduce_batch=drop_key,
-        output_schema=pa.schema([("line", pa.binary())]),
+        reduce_batch=drop_keys,
+        output_schema=pa.schema([line]),
     )(text)
-
-
-SAMPLE_RANGES = 64
-
-
-def _lines(schema: pa.Schema, batch: pa.RecordBatch) -> pa.Array:
-    return batch.column("line")
 
 
 def sort_by_columns(
@@ -132,9 +160,9 @@ def sort_by_columns(
         return batch.select(names)
 
     order = [f"-{name}" if descending else name for name in names]
-    cuts = Stage(name="sample", map_batch=select, schema=keys_only, keys=order, partitions=1)(
-        rows.sample(SAMPLE_RANGES)
-    )
+    cuts = Stage(
+        name="sample", map_batch=select, schema=keys_only, keys=order, reduce_batch=thin, partitions=1
+    )(rows.sample(SAMPLE_RANGES))
     return Stage(
         name="sort", schema=check, keys=order, partition="range", side={"cuts": cuts}, partitions=partitions
     )(rows)
