@@ -424,9 +424,7 @@ def test_mv_moves_files_and_whole_folders(fs: Command, root: Path, local: Path, 
     assert "must be a folder" in fs("mv", "/moved/sub", "/moved/a b", "/x", status=1).err
 
 
-def test_a_link_that_leads_nowhere_or_in_a_circle_stops_a_put_before_it_begins(
-    fs: Command, root: Path, local: Path
-):
+def test_what_no_store_can_hold_stops_a_put_before_it_begins(fs: Command, root: Path, local: Path):
     (local / "sub" / "link").symlink_to(local / "plain.txt")
     fs("put", local / "sub", "/followed")
     assert fs("cat", "/followed/link").out == (local / "plain.txt").read_bytes()
@@ -438,6 +436,9 @@ def test_a_link_that_leads_nowhere_or_in_a_circle_stops_a_put_before_it_begins(
     (local / "sub" / "dangling").unlink()
     os.mkfifo(local / "pipe")
     assert "neither a file nor a folder" in fs("put", local, "/pipe", status=1).err
+    (local / "pipe").unlink()
+    (local / os.fsdecode(b"\xff")).touch()
+    assert "a name must be text that UTF-8 can hold" in fs("put", local, "/bytes", status=1).err
     assert fs("ls").lines == ["/followed/"]
 
 
@@ -454,7 +455,8 @@ def test_root_names_another_store_before_or_after_the_command(fs: Command, root:
 def test_metadata_that_is_no_database_is_named(fs: Command, tmp_path: Path):
     (tmp_path / "master.db").write_bytes(random.Random(1).randbytes(8192))
     error = fs("ls", "--root", tmp_path, status=1).err
-    assert error == f"mr: {tmp_path}: the store's metadata cannot be used: file is not a database\n"
+    assert error.startswith(f"mr: {tmp_path / 'master.db'}: file is not a database")
+    assert error.count("\n") == 1
 
 
 def test_help_loads_neither_the_store_nor_its_libraries():

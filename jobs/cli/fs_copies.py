@@ -62,8 +62,9 @@ def local_copies(source: str, target: str) -> list[Copy]:
         OSError: a device, a socket, or a link to a folder that holds it.
     """
     copies: list[Copy] = []
-
-    def visit(path: str, goal: str, above: tuple[str, ...]) -> None:
+    pending: list[tuple[str, str, frozenset[str]]] = [(source, target, frozenset())]
+    while pending:
+        path, goal, above = pending.pop()
         if os.path.isfile(path):
             copies.append(Copy(source=path, target=goal, is_folder=False))
         elif os.path.isdir(path):
@@ -71,14 +72,12 @@ def local_copies(source: str, target: str) -> list[Copy]:
             if real in above:
                 raise OSError(f"{path}: a link to a folder that holds it; remove the link")
             copies.append(Copy(source=path, target=goal, is_folder=True))
-            for name in sorted(os.listdir(path)):
-                visit(os.path.join(path, name), f"{goal.rstrip('/')}/{name}", (*above, real))
-        elif os.path.lexists(path) and os.path.exists(path):
+            for name in sorted(os.listdir(path), reverse=True):
+                pending.append((os.path.join(path, name), f"{goal.rstrip('/')}/{name}", above | {real}))
+        elif os.path.exists(path):
             raise OSError(f"{path}: neither a file nor a folder; it cannot be copied")
         else:
             raise FileNotFoundError(f"{path}: no such local file or folder")
-
-    visit(source, target, ())
     return copies
 
 

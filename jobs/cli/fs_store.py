@@ -41,8 +41,6 @@ class StoreCommand(click.Command):
         self.params.append(root_option())
 
     def invoke(self, ctx: click.Context) -> Any:
-        import sqlite3
-
         from gfs_sim import StoreError
 
         try:
@@ -51,8 +49,6 @@ class StoreCommand(click.Command):
             raise
         except OSError as error:
             raise StoreError(describe(error)) from error
-        except sqlite3.Error as error:
-            raise StoreError(f"{given_root()}: the store's metadata cannot be used: {error}") from error
 
 
 class StoreGroup(click.Group):
