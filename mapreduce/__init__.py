@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import BadJob, JobError, OutputExists
     from .functions import each, identity, take, total
-    from .stages import Dataset, Job, Stage, job
     from .runner import Options, RunResult, run
+    from .stages import Dataset, Job, Stage, job
 
 __all__ = [
     "BadJob", "Dataset", "Job", "JobError", "Options", "OutputExists", "RunResult", "Stage",

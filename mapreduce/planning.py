@@ -24,9 +24,10 @@ from .partition import (
     range_cuts,
 )
 from .shuffle import Aggregate, Shuffle
+from .sides import SideSource, read_all_batches, read_all_records
 from .splits import plan_splits
 from .stages import Dataset, Stage
-from .task import MapWork, Output, SideSource, StageProgram, read_all_batches, read_all_records
+from .task import MapWork, Output, StageProgram
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,8 +23,8 @@ from .inputs import Source
 from .planning import Made, StagePlan, plan_stage
 from .pool import AttemptRow, Event, Pool, Task, run_stage, run_stage_sequential
 from .scratch import Scratch, remove_abandoned
+from .sides import read_all_batches, read_all_records
 from .stages import Dataset, Job, plan
-from .task import read_all_batches, read_all_records
 
 MIB = 1 << 20
 

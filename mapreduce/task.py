@@ -6,25 +6,22 @@ single tasks there.  It knows nothing of other tasks, of retries or of where it 
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
-import os
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from .errors import BadKey, FunctionFailed, JobError
 from .groups import iterate_groups, iterate_tagged_groups
+from .guard import Guard, fill
 from .inputs import Source, read_batches, read_records
 from .merge import merge
 from .outputs import extension_of, open_sink
 from .records import RecordBuffer
 from .runs import Run
 from .shuffle import MapBuffer, Shuffle
-from .splits import Split, plan_splits
+from .sides import Sides
+from .splits import Split
 from .stages import Stage, inject
 
 if TYPE_CHECKING:
@@ -121,13 +118,11 @@ class StageProgram:
 
     def run_map(self, payload: MapWork, task: TaskInfo) -> Written | Mapped:
         """Run one map task; returns its runs, or its part for a stage without a shuffle."""
-        guard = Guard(self, f"input {payload.describe()}")
-        with guard:
-            available = self._available(task, payload.split.describe(), guard)
+        guard = self._guard(f"input {payload.describe()}")
+        with guard, self._opened(task, payload.split.describe()) as available:
             read = Tally(task)
             if self.shuffle is None:
-                part = self._part_number(task)
-                return self._write(part, task, self._map_rows(payload, available, guard, read), read)
+                return self._write(task.index, task, self._map_rows(payload, available, guard, read), read)
             buffer = MapBuffer(
                 self.shuffle, task.scratch, (payload.input, payload.split.index),
                 int(task.memory_bytes * MAP_SHARE),
@@ -138,22 +133,17 @@ class StageProgram:
             else:
                 combine = self.stage.combine
                 groups = RecordBuffer(
-                    guard.named(inject(combine, available)) if combine else None,
+                    inject(combine, available) if combine else None,
                     buffer.add,
                     int(task.memory_bytes * MAP_SHARE / 2),
                 )
                 groups.add(self._map_pairs(payload, available, guard, read))
                 groups.flush()
             runs = buffer.finish()
-            self._close(available)
-        rows = sum(sum(run.rows) for run in runs)
         return Mapped(
-            runs=tuple(runs), rows=rows, bytes=sum(sum(run.bytes) for run in runs),
-            bytes_in=read.bytes, rows_in=read.rows,
+            runs=tuple(runs), rows=sum(sum(run.rows) for run in runs),
+            bytes=sum(sum(run.bytes) for run in runs), bytes_in=read.bytes, rows_in=read.rows,
         )  # fmt: skip
-
-    def _part_number(self, task: TaskInfo) -> int:
-        return task.index
 
     def _map_rows(self, payload: MapWork, available: dict[str, Any], guard: Guard, read: Tally) -> Any:
         if self.stage.is_batch:
@@ -172,13 +162,13 @@ class StageProgram:
                 yield batch
                 continue
             guard.at(f"batch that ends at record {read.rows}")
-            result = guard.call(bound, batch)
+            result = bound(batch)
             if result is None:
                 continue
             if hasattr(result, "num_rows"):
                 yield result
             else:
-                yield from guard.iterate(result)
+                yield from result
 
     def _map_pairs(
         self, payload: MapWork, available: dict[str, Any], guard: Guard, read: Tally
@@ -190,11 +180,11 @@ class StageProgram:
                 read.add_rows(len(values))
                 yield from zip(keys, values, strict=False)
             return
-        bound = guard.named(inject(function, available))
+        bound = inject(function, available)
         for keys, values in chunks:
             # map() and chain run the user's function without a frame of ours per record.
             watched = guard.watch(keys)
-            yield from itertools.chain.from_iterable(map(_filled(bound), watched, values))
+            yield from itertools.chain.from_iterable(map(fill(bound), watched, values))
             read.add_rows(len(values))
 
     def _record_chunks(
@@ -216,18 +206,15 @@ class StageProgram:
     def run_reduce(self, payload: int, mapped: Sequence[Mapped], task: TaskInfo) -> Written:
         """Merge one partition of all maps' runs, reduce it and write its part."""
         assert self.shuffle is not None
-        guard = Guard(self, f"partition {payload}")
-        with guard:
-            available = self._available(task, f"partition {payload}", guard)
+        guard = self._guard(f"partition {payload}")
+        with guard, self._opened(task, f"partition {payload}") as available:
             runs = sorted((run for m in mapped for run in m.runs), key=lambda run: run.order)
             read = Tally(task)
             read.count(sum(run.bytes[payload] for run in runs))
             read.add_rows(sum(run.rows[payload] for run in runs))
             memory_bytes = int(task.memory_bytes * MAP_SHARE)
             rows = self._reduced(runs, payload, memory_bytes, available, guard)
-            written = self._write(payload, task, rows, read)
-            self._close(available)
-        return written
+            return self._write(payload, task, rows, read)
 
     def _reduced(
         self, runs: list[Run], partition: int, memory_bytes: int, available: dict[str, Any], guard: Guard
@@ -238,10 +225,10 @@ class StageProgram:
             merged = merge(runs, partition, self.shuffle, memory_bytes)
             if stage.reduce_batch is None:
                 return merged
-            return guard.iterate(guard.call(inject(stage.reduce_batch, available), merged))
+            return inject(stage.reduce_batch, available)(merged)
         function = stage.reduce or stage.reduce_stream
         assert function is not None
-        bound = guard.named(inject(function, available))
+        bound = inject(function, available)
         tagged = len(stage.maps()) > 1
         groups: Iterator[tuple[Any, Any]]
         if tagged:
@@ -256,13 +243,11 @@ class StageProgram:
         else:
             groups = iterate_groups(merge(runs, partition, self.shuffle, memory_bytes), stage.group)
         if stage.reduce_stream is not None:
-            return guard.iterate(bound(groups) or ())
+            return bound(groups) or ()
         if tagged:
             spread = ((key, *values) for key, values in groups)
-            return itertools.chain.from_iterable(
-                itertools.starmap(_filled(bound), guard.watch_groups(spread))
-            )
-        return itertools.chain.from_iterable(itertools.starmap(_filled(bound), guard.watch_groups(groups)))
+            return itertools.chain.from_iterable(itertools.starmap(fill(bound), guard.watch_groups(spread)))
+        return itertools.chain.from_iterable(itertools.starmap(fill(bound), guard.watch_groups(groups)))
 
     # -- common ---------------------------------------------------------------------------------
 
@@ -287,76 +272,24 @@ class StageProgram:
             raise
         return Written(part=part, url=url, rows=count, bytes=size, bytes_in=read.bytes, rows_in=read.rows)
 
-    def _available(self, task: TaskInfo, place: str, guard: Guard) -> dict[str, Any]:
-        partitions = self.shuffle.partitions if self.shuffle else 0
+    def _guard(self, place: str) -> Guard:
+        return Guard(job_name=self.job_name, stage=self.stage.title, place=place)
+
+    @contextmanager
+    def _opened(self, task: TaskInfo, place: str) -> Iterator[dict[str, Any]]:
+        """Yield what functions may ask for; ``setup`` has run before, ``teardown`` runs after, also on failure."""
         view = View(
             kind=task.kind, index=task.index, attempt=task.attempt, worker=task.worker,
-            partitions=partitions, input=place,
+            partitions=self.shuffle.partitions if self.shuffle else 0, input=place,
         )  # fmt: skip
         available = {"side": self._loaded, "counters": task.counters, "task": view, "state": None}
         if self.stage.setup is not None:
-            available["state"] = guard.call(inject(self.stage.setup, available))
-        return available
-
-    def _close(self, available: dict[str, Any]) -> None:
-        if self.stage.teardown is not None:
-            inject(self.stage.teardown, available)()
-
-
-class Sides(Mapping[str, Any]):
-    """The side inputs by name, each read when a function first asks for it."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self._given = given
-        self._loaded: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            value = self._given[name]
-            self._loaded[name] = value.load() if isinstance(value, SideSource) else value
-        return self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._given)
-
-    def __len__(self) -> int:
-        return len(self._given)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SideSource:
-    """A side dataset, read whole by each worker on first use: a table for batches, else a list of pairs."""
-
-    source: Source
-    batches: bool
-
-    def load(self) -> Any:
-        """Read the dataset.
-
-        Returns:
-            ``pa.Table`` for batches, else the list of ``(key, value)``.
-        """
-        if self.batches:
-            import pyarrow as pa
-
-            found = list(read_all_batches(self.source))
-            return pa.Table.from_batches(found) if found else None
-        return read_all_records(self.source)
-
-
-def read_all_batches(source: Source) -> Iterator[pa.RecordBatch]:
-    """Read a whole dataset as batches, in order."""
-    for split in plan_splits(source, split_bytes=64 << 20):
-        yield from read_batches(split, source, counted=lambda size: None)
-
-
-def read_all_records(source: Source) -> list[tuple[Any, Any]]:
-    """Read a whole dataset as ``(key, value)`` pairs, in order."""
-    pairs: list[tuple[Any, Any]] = []
-    for split in plan_splits(source, split_bytes=64 << 20):
-        for keys, values in read_records(split, source, counted=lambda size: None):
-            pairs.extend(zip(keys, values, strict=False))
-    return pairs
+            available["state"] = inject(self.stage.setup, available)()
+        try:
+            yield available
+        finally:
+            if self.stage.teardown is not None:
+                inject(self.stage.teardown, available)()
 
 
 @dataclass
@@ -374,107 +307,6 @@ class Tally:
     def add_rows(self, rows: int) -> None:
         self.rows += rows
         self.task.progress(rows=rows)
-
-
-class Guard:
-    """Knows where in the job a task is, so that an error of the user's function can say so."""
-
-    def __init__(self, program: StageProgram, place: str) -> None:
-        self.program = program
-        self.place = place
-        self.record: Any = None
-        self.function: Callable[..., Any] | None = None
-
-    def __enter__(self) -> Guard:
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, frames: TracebackType | None) -> None:
-        if isinstance(error, BadKey):  # found where records gather, a while after they were made
-            raise BadKey(f"{self._stage()}, {self.place}: {error}") from None
-        if isinstance(error, _WrongResult):
-            raise FunctionFailed(f"{self._where()}: {error}") from None
-        if error is None or isinstance(error, JobError) or not isinstance(error, Exception):
-            return
-        shown = _user_frames(frames)
-        if not shown and isinstance(error, (TypeError, ValueError)) and "unpack" in str(error):
-            raise FunctionFailed(
-                f"{self._where()}: functions of a job yield (key, value) pairs: {error}"
-            ) from None
-        if not shown or (isinstance(error, OSError) and all("site-packages" in f.filename for f in shown)):
-            return  # not the user's: the runner reports it as it is
-        text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(shown)])
-        text += "".join(traceback.format_exception_only(error))
-        raise FunctionFailed(f"{self._where()}: {type(error).__name__}: {error}", text) from None
-
-    def _where(self) -> str:
-        at = f", record {self.record}" if self.record is not None else ""
-        return f"{self._stage()}, {self.place}{at}"
-
-    def _stage(self) -> str:
-        return f"job {self.program.job_name!r}, stage {self.program.stage.title!r}"
-
-    def at(self, record: Any) -> None:
-        self.record = record
-
-    def named(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        self.function = function
-        return function
-
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        return function(*args)
-
-    def iterate(self, values: Iterable[Any]) -> Iterator[Any]:
-        yield from values
-
-    def watch(self, keys: Iterable[Any]) -> Iterator[Any]:
-        for key in keys:
-            self.record = key
-            yield key
-
-    def watch_groups(self, groups: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        for group in groups:
-            self.record = f"with key {group[0]!r}"
-            yield group
-
-
-class _WrongResult(TypeError):
-    """A function of the job returned what is no series of pairs; ``Guard`` says where."""
-
-
-OURS = os.path.dirname(os.path.abspath(__file__))
-
-
-def _user_frames(frames: TracebackType | None) -> list[traceback.FrameSummary]:
-    """The frames outside this package; functions that came by value get back the name of their file."""
-    shown = []
-    for frame, line in traceback.walk_tb(frames):
-        filename = frame.f_code.co_filename
-        if filename.startswith("<"):
-            filename = frame.f_globals.get("__file__", filename)
-        if os.path.dirname(os.path.abspath(filename)) != OURS:
-            shown.append(traceback.FrameSummary(filename, line, frame.f_code.co_name))
-    return shown
-
-
-def _filled(function: Callable[..., Any]) -> Callable[..., Iterable[tuple[Any, Any]]]:
-    """Let a function that is no generator return None for no output; name a result that is no iterable."""
-    inner = function.func if isinstance(function, functools.partial) else function
-    if inspect.isgeneratorfunction(inner):
-        return cast("Callable[..., Iterable[tuple[Any, Any]]]", function)
-
-    def filled(*args: Any) -> Iterable[tuple[Any, Any]]:
-        result = function(*args)
-        if result is None:
-            return ()
-        if not isinstance(result, Iterable) or isinstance(result, (str, bytes, dict)):
-            name = getattr(inner, "__name__", repr(inner))
-            raise _WrongResult(
-                f"{name} returned {type(result).__name__} for key {args[0]!r}; "
-                "it must yield (key, value) pairs, return an iterable of them, or return None"
-            )
-        return result
-
-    return filled
 
 
 def _chunks(rows: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple[Any, Any]]]:

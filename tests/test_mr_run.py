@@ -184,6 +184,45 @@ def test_functions_get_the_side_the_counters_the_task_and_the_state_that_they_as
     assert {kind for _, (_, kind) in result.records or []} == {"map"}
 
 
+def test_setup_and_teardown_run_once_per_task_also_without_a_shuffle_and_on_failure(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("1\n2\nthree\n")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def opened(*, task):
+        (marks / f"{task.kind}-{task.index}-{task.attempt}-open").touch(exist_ok=False)
+
+    def closed(*, task):
+        (marks / f"{task.kind}-{task.index}-{task.attempt}-closed").touch(exist_ok=False)
+
+    def parse(offset, line):
+        yield int(line), 1
+
+    def keep(offset, line):
+        yield line, 1
+
+    both = {"setup": opened, "teardown": closed}
+    mapreduce.run(lambda t: Stage(map=keep, **both)(t), str(tmp_path / "in.txt"))
+    assert sorted(os.listdir(marks)) == ["map-0-0-closed", "map-0-0-open"]
+    for mark in marks.iterdir():
+        mark.unlink()
+    mapreduce.run(lambda t: Stage(map=keep, reduce=total, **both)(t), str(tmp_path / "in.txt"))
+    assert sorted(os.listdir(marks)) == [
+        "map-0-0-closed",
+        "map-0-0-open",
+        "reduce-0-0-closed",
+        "reduce-0-0-open",
+    ]
+    for mark in marks.iterdir():
+        mark.unlink()
+    with pytest.raises(FunctionFailed, match="three"):
+        mapreduce.run(lambda t: Stage(map=parse, **both)(t), str(tmp_path / "in.txt"))
+    names = os.listdir(marks)
+    assert (
+        len([n for n in names if n.endswith("open")]) == len([n for n in names if n.endswith("closed")]) >= 1
+    )
+
+
 def test_values_come_in_the_order_of_the_input_and_sorted_only_by_a_secondary_key(tmp_path: Path) -> None:
     rng = random.Random(4)
     rows = [(rng.choice("abc"), rng.randint(0, 99)) for _ in range(200)]

@@ -1,0 +1,103 @@
+"""Errors of the user's functions, told with job, stage, split and record, and the user's own traceback.
+
+Costs one Python frame per input record, none per record that a function yields.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, cast
+
+from .errors import BadKey, FunctionFailed, JobError
+
+
+class Guard:
+    """Knows where in the job a task is; as a ``with`` block it turns errors of the user's functions into ``FunctionFailed``."""
+
+    def __init__(self, *, job_name: str, stage: str, place: str) -> None:
+        self.stage = f"job {job_name!r}, stage {stage!r}"
+        self.place = place
+        self.record: Any = None
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, frames: TracebackType | None) -> None:
+        if isinstance(error, BadKey):  # found where records gather, a while after they were made
+            raise BadKey(f"{self.stage}, {self.place}: {error}") from None
+        if isinstance(error, WrongResult):
+            raise FunctionFailed(f"{self._where()}: {error}") from None
+        if error is None or isinstance(error, JobError) or not isinstance(error, Exception):
+            return
+        shown = _user_frames(frames)
+        if not shown and isinstance(error, (TypeError, ValueError)) and "unpack" in str(error):
+            raise FunctionFailed(
+                f"{self._where()}: functions of a job yield (key, value) pairs: {error}"
+            ) from None
+        if not shown or (isinstance(error, OSError) and all("site-packages" in f.filename for f in shown)):
+            return  # not the user's: the runner reports it as it is
+        text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(shown)])
+        text += "".join(traceback.format_exception_only(error))
+        raise FunctionFailed(f"{self._where()}: {type(error).__name__}: {error}", text) from None
+
+    def _where(self) -> str:
+        at = f", record {self.record}" if self.record is not None else ""
+        return f"{self.stage}, {self.place}{at}"
+
+    def at(self, record: Any) -> None:
+        self.record = record
+
+    def watch(self, keys: Iterable[Any]) -> Iterator[Any]:
+        for key in keys:
+            self.record = key
+            yield key
+
+    def watch_groups(self, groups: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        for group in groups:
+            self.record = f"with key {group[0]!r}"
+            yield group
+
+
+class WrongResult(TypeError):
+    """A function of the job returned what is no series of pairs; ``Guard`` says where."""
+
+
+OURS = os.path.dirname(os.path.abspath(__file__))
+
+
+def _user_frames(frames: TracebackType | None) -> list[traceback.FrameSummary]:
+    """The frames outside this package; functions that came by value get back the name of their file."""
+    shown = []
+    for frame, line in traceback.walk_tb(frames):
+        filename = frame.f_code.co_filename
+        if filename.startswith("<"):
+            filename = frame.f_globals.get("__file__", filename)
+        if os.path.dirname(os.path.abspath(filename)) != OURS:
+            shown.append(traceback.FrameSummary(filename, line, frame.f_code.co_name))
+    return shown
+
+
+def fill(function: Callable[..., Any]) -> Callable[..., Iterable[tuple[Any, Any]]]:
+    """Let a function that is no generator return None for no output; name a result that is no iterable."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    if inspect.isgeneratorfunction(inner):
+        return cast("Callable[..., Iterable[tuple[Any, Any]]]", function)
+
+    def filled(*args: Any) -> Iterable[tuple[Any, Any]]:
+        result = function(*args)
+        if result is None:
+            return ()
+        if not isinstance(result, Iterable) or isinstance(result, (str, bytes, dict)):
+            name = getattr(inner, "__name__", repr(inner))
+            raise WrongResult(
+                f"{name} returned {type(result).__name__} for key {args[0]!r}; "
+                "it must yield (key, value) pairs, return an iterable of them, or return None"
+            )
+        return result
+
+    return filled
