@@ -28,12 +28,20 @@ def open_folder(url: str, storage_options: Mapping[str, Any]) -> Any:
     Raises:
         OutputFailed: it cannot be made.
     """
-    filesystem, path = fsspec.core.url_to_fs(url, **storage_options)
+    filesystem, path = _filesystem(url, storage_options)
     try:
         filesystem.makedirs(path, exist_ok=True)
     except OSError as error:
         raise OutputFailed(f"cannot make the folder {url}: {error.strerror or error}") from error
     return filesystem
+
+
+def _filesystem(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
+    try:
+        filesystem, path = fsspec.core.url_to_fs(url, **storage_options)
+    except (ValueError, ImportError) as error:
+        raise OutputFailed(f"{url}: cannot open this kind of URL: {error}") from error
+    return filesystem, path
 
 
 def commit_part(filesystem: Any, output: Output, result: Written | Mapped) -> None:
@@ -83,20 +91,23 @@ def check_output(output: str, inputs: Sequence[str], options: Options) -> None:
     Raises:
         OutputExists: with what to do.
     """
-    filesystem, path = fsspec.core.url_to_fs(output, **options.storage_options)
+    filesystem, path = _filesystem(output, options.storage_options)
     path = _fold(filesystem, path)
     for url in inputs:
-        other, given = fsspec.core.url_to_fs(url, **options.storage_options)
+        try:
+            other, given = fsspec.core.url_to_fs(url, **options.storage_options)
+        except (ValueError, ImportError):
+            continue  # whoever reads it says what is wrong
         if type(other) is not type(filesystem):
             continue
-        given = _fold(other, given)
-        root = given
+        roots = [given]
         if any(c in GLOB for c in given) and not other.exists(given):
-            root = "/".join(given[: min(given.index(c) for c in GLOB if c in given)].split("/")[:-1])
-        if path == given or (path.startswith(root.rstrip("/") + "/") and other.isdir(root)):
-            raise OutputExists(f"output {output} lies inside the input {url}; choose another folder")
-        if root.startswith(path.rstrip("/") + "/"):
-            raise OutputExists(f"input {url} lies inside the output {output}; choose another folder")
+            roots = other.glob(given)
+        for root in (_fold(other, r) for r in roots):
+            if path == root or (path.startswith(root.rstrip("/") + "/") and other.isdir(root)):
+                raise OutputExists(f"output {output} lies inside the input {url}; choose another folder")
+            if root.startswith(path.rstrip("/") + "/"):
+                raise OutputExists(f"input {url} lies inside the output {output}; choose another folder")
     if filesystem.exists(path) and not options.overwrite:
         raise OutputExists(f"output {output} exists already; remove it, choose another or give --overwrite")
     if is_local(filesystem):
@@ -119,7 +130,7 @@ class Staging:
     """A hidden folder beside the output; ``publish`` gives it the output's name."""
 
     def __init__(self, output: str, run_id: str, options: Options) -> None:
-        self.filesystem, path = fsspec.core.url_to_fs(output, **options.storage_options)
+        self.filesystem, path = _filesystem(output, options.storage_options)
         self.path = path.rstrip("/")
         self.output = output
         parent, _, name = self.path.rpartition("/")

@@ -44,9 +44,8 @@ class Source:
     """What to read and how.
 
     ``urls`` are files, folders or patterns; ``format`` None goes by the files' extensions, text if that says
-    nothing. ``schema`` declares the columns of a table format instead of finding them out from the files.
-     ``sample_ranges`` makes ``plan_splits`` choose that many evenly spaced ranges of 64 KiB instead of
-    everything.
+    nothing.  ``schema`` declares the columns of a table format instead of finding them out from the files.
+    ``sample_ranges`` makes ``plan_splits`` choose that many evenly spaced ranges of 64 KiB, not everything.
     """
 
     urls: tuple[str, ...]
@@ -98,7 +97,9 @@ def list_files(source: Source) -> list[InputFile]:
     formats = {file.format: file.url for file in files}
     if len(formats) > 1:
         listing = ", ".join(f"{url} is {name}" for name, url in formats.items())
-        raise BadInput(f"the input files have different formats: {listing}; say which one by format=")
+        raise BadInput(
+            f"the input files have different formats: {listing}; say which one by --format (format=)"
+        )
     if source.delimiter != b"\n" and files[0].format != "text":
         raise BadJob(
             f"{files[0].url} is {files[0].format}: a record delimiter is for text only, leave it out"

@@ -258,6 +258,6 @@ def bad_encoding(data: bytes, url: str, offset: int) -> BadEncoding:
     except UnicodeDecodeError as error:
         return BadEncoding(
             f"{url}: byte 0x{data[error.start]:02x} at offset {offset + error.start} is no UTF-8; "
-            "pass errors=replace, surrogateescape or ignore to read it all the same"
+            "pass --errors (errors=) replace, surrogateescape or ignore to read it all the same"
         )
     return BadEncoding(f"{url}: bytes after offset {offset} are no UTF-8 in a record of their own")

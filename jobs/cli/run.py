@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,11 +43,12 @@ if TYPE_CHECKING:
 @click.option("--compression", type=click.Choice(["gzip", "bz2", "zstd"]), help="Of the output's parts.")
 @click.option(
     "--errors", type=click.Choice(["strict", "replace", "surrogateescape", "ignore"]), default="strict",
-    show_default=True, help="Bytes that are not UTF-8.",
+    show_default=True, help="Bytes that are not UTF-8, where a job takes text as str.",
 )  # fmt: skip
 @click.option("--delimiter", default="\\n", show_default=True, help="What ends a record of text.")
 @click.option(
-    "--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds of silence."
+    "--timeout", "timeout_s", type=click.FloatRange(min=1), default=60.0, show_default=True,
+    help="Seconds without a sign of life after which a worker is taken for dead.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing output once the new one is complete.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write the run's record here.")
@@ -82,6 +84,12 @@ def run(
     from jobs.catalog import find_job
     from jobs.progress import Progress
 
+    if not output:
+        raise click.UsageError("-o/--output is empty; name the folder to make")
+    if "" in inputs:
+        raise click.UsageError("an input is empty; name a file, folder or pattern")
+    if json_file is not None and not Path(json_file).absolute().parent.is_dir():
+        raise click.UsageError(f"--json: the folder of {json_file} does not exist")
     found = find_job(job)
     values: dict[str, Any] = split_parameters(parameters)
     if partitions is not None and "partitions" in found.parameters:
@@ -97,7 +105,7 @@ def run(
         partitions=partitions, memory_bytes=memory, split_bytes=split_size, store=store,
         store_options=store_options, output_format=output_format, compression=compression,
         overwrite=overwrite, timeout_s=timeout_s, input_format=input_format, errors=errors,
-        delimiter=delimiter.encode().decode("unicode_escape").encode("latin-1"), **settings,
+        delimiter=parse_delimiter(delimiter), **settings,
     )  # fmt: skip
     with Progress(quiet=quiet) as progress:
         result = mapreduce.run(
@@ -109,6 +117,23 @@ def run(
         Path(json_file).write_text((find_run(result.run) / "record.json").read_text())
     if not quiet:
         summarise(result)
+
+
+def parse_delimiter(text: str) -> bytes:
+    r"""Return the bytes that ``--delimiter`` means, with the escapes of a bytes literal.
+
+    >>> parse_delimiter(r"\n"), parse_delimiter(r"\x00|"), parse_delimiter("é")
+    (b'\n', b'\x00|', b'\xc3\xa9')
+
+    Raises:
+        click.UsageError: it is empty or an escape is not whole.
+    """
+    if not text:
+        raise click.UsageError("--delimiter is empty; leave it out for one record per line")
+    try:
+        return codecs.escape_decode(text.encode())[0]  # type: ignore[attr-defined, no-any-return]
+    except ValueError as error:
+        raise click.UsageError(f"--delimiter {text!r}: {error}") from None
 
 
 def assign_inputs(job: Job, inputs: tuple[str, ...], named: dict[str, str]) -> list[Any]:
