@@ -128,7 +128,7 @@ def open_decompressed(
 
     All members of a gzip file, streams of a bzip2 file and frames of a zstd file are read.  Reading raises
     ``OSError`` or ``ValueError`` when the compressed data is cut short or damaged; ``reading`` turns that
-    into ``BadInput``. ``counted`` gets the compressed bytes.
+    into ``BadInput``.  ``counted`` gets the compressed bytes.
     """
     raw = CountedReader(url, storage_options, counted)
     if compression is None:

@@ -2,17 +2,17 @@
 
 What each format gives:
 
-=========  =====================================  ==================================================
-format     batches                                records (key, value)
-=========  =====================================  ==================================================
+=========  ======================================  ==================================================
+format     batches                                 records (key, value)
+=========  ======================================  ==================================================
 text       ``line``, binary, as it is in the file  byte offset in the file, str
-csv        a column per name in the headers       number of the row in the file, dict
-jsonl      a column per field                     byte offset in the file, any JSON value
-parquet    its columns                            number of the row in the file, dict
-arrow      its columns                            number of the row in the file, dict
-records    encoded key and value                  the pairs that a stage wrote
-raw        ``url`` and ``content``, a row a file  URL, bytes
-=========  =====================================  ==================================================
+csv        a column per name in the headers        number of the row in the file, dict
+jsonl      a column per field                      byte offset in the file, any JSON value
+parquet    its columns                             number of the row in the file, dict
+arrow      its columns                             number of the row in the file, dict
+records    encoded key and value                   the pairs that a stage wrote
+raw        ``url`` and ``content``, a row a file   URL, bytes
+=========  ======================================  ==================================================
 
 Batches of one source all have the schema that ``read_schema`` returns.  Offsets count uncompressed bytes.
 Every error is a ``BadInput`` that names the file, and the byte or column where there is one.
@@ -64,8 +64,8 @@ def read_schema(source: Source, *, files: Sequence[InputFile] | None = None) -> 
     schema, and may hold values that have none.
 
     Raises:
-        MissingInput: as ``plan_splits``. BadInput: a file is not in its format, or a column has types that
-        cannot be one; file and column are named.
+        MissingInput: as ``plan_splits``.
+        BadInput: a file is not in its format, or a column has types that cannot be one; both are named.
     """
     if source.schema is not None:
         return source.schema

@@ -2,7 +2,7 @@
 
 As records the values may be anything JSON has, with Python's exact integers.  As batches each line is an
 object and a column has one type, found out from the first MiB of each file; strings that look like times stay
-strings. Lines end at line feeds alone: U+2028, U+2029 and U+0085 are characters inside a string.
+strings.  Lines end at line feeds alone: U+2028, U+2029 and U+0085 are characters inside a string.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From files to the pieces that tasks read.
 
 ``plan_splits`` promises: every file is read once, and the pieces of all splits, in order, are the files in
-order. So records have the same order whatever the split size.  Nothing is read here but the first bytes of
+order.  So records have the same order whatever the split size.  Nothing is read here but the first bytes of
 files, the footers of columnar files, and CSV files that are to be cut.
 """
 
@@ -77,8 +77,8 @@ def plan_splits(
     piece each.  ``files`` are those of ``list_files(source)``, when the caller has them.
 
     Raises:
-        MissingInput: a path does not exist, a pattern matches nothing or a folder holds no file; all are
-        named. BadInput: an input is not readable, or the files have different formats.
+        MissingInput: a path does not exist, a pattern matches nothing or a folder holds no file.
+        BadInput: an input is not readable, or the files have different formats.
     """
     if split_bytes < 1 or min_splits < 1:
         raise BadJob(

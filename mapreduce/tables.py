@@ -1,7 +1,7 @@
 """Tables as one: files of CSV, JSON lines, Parquet or Arrow whose columns differ become one schema.
 
 Columns are matched by name.  A column that a file lacks is null there; one that is null everywhere is a
-string. Integers of different widths become ``int64``; integers and floats become ``double`` as long as every
+string.  Integers of different widths become ``int64``; integers and floats become ``double`` as long as every
 integer is one exactly (2**53), otherwise the file is refused, for no number changes its value here.
 Dictionaries are decoded, so their indices cannot overflow.  Text columns stay as they are written: dates in
 CSV and JSON are strings.
