@@ -3,8 +3,8 @@
 How records become rows.  In text a record is ``key TAB value``; a key or value that is None is left out
 together with the tab.  Strings are written as UTF-8 (what ``surrogateescape`` let in goes out as it came),
 bytes as they are, other values by ``str``.  In the other formats a record is a row ``key, value``; a value
-that is a dict gives its fields in place of ``value``; again None is left out.  In JSON lines, dates are ISO strings, bytes must be UTF-8, and
-NaN and the infinities are written as Python's ``json`` writes and reads them.
+that is a dict gives its fields in place of ``value``; again None is left out.  In JSON lines, dates are ISO
+strings, bytes must be UTF-8, and NaN and the infinities are written as Python's ``json`` writes and reads them.
 
 How batches become text: one column is a line per row, several are joined by tabs, a null is empty.  Nothing
 is escaped in text: use another format for values that hold tabs or line feeds.
