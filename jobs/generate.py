@@ -147,6 +147,8 @@ def _publish(url: str, overwrite: bool, write: Callable[[BinaryIO], Generated]) 
         except BaseException:
             raw.discard()
             raise
+    except OutputFailed as error:
+        raise OutputFailed(str(error).replace(temporary, url)) from error
     except JobError:
         raise
     except OSError as error:

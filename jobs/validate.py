@@ -6,8 +6,8 @@ record.  The checksum does not depend on the order, and it changes with a record
 not when two changes cancel out, which random damage does once in 2**32).
 
 Records are lines, with the ends the reader gives them: LF, or CR LF.  Each side is read once, in blocks.
-The code shares nothing with the sort but the list of files: no numpy, no Arrow, only ``bytes`` compared and
-summed.
+The code shares nothing with the sort but finding, opening and decompressing files; lines are ``bytes``, compared
+and summed one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from mapreduce.errors import BadInput, BadJob
 from mapreduce.files import open_decompressed
-from mapreduce.sources import InputFile, Source, list_files
+from mapreduce.sources import InputFile, Source, format_of, list_files
 
 BLOCK_BYTES = 4 << 20
 BLANKS_APART = re.compile(rb"[^ \t]+")
@@ -98,10 +98,10 @@ def validate(input_url: str, output_url: str, key: SortKey | None = None) -> Ver
 
     Raises:
         MissingInput: one of the two does not exist or holds no file.
-        BadInput: a file cannot be read.
+        BadInput: a file cannot be read, or holds no lines by its name (Parquet, Arrow, records).
     """
-    sources = list_files(Source(urls=(input_url,), format="text"))
-    parts = sorted(list_files(Source(urls=(output_url,), format="text")), key=lambda part: part.url)
+    sources = _list_text(input_url)
+    parts = sorted(_list_text(output_url), key=lambda part: part.url)
     order = _Order(key or SortKey())
     records = checksum = 0
     fault: str | None = None
@@ -128,6 +128,15 @@ def validate(input_url: str, output_url: str, key: SortKey | None = None) -> Ver
             f"checksum {checksum:032x} instead of {expected_checksum:032x}"
         )
     return Verdict(fault=fault, records=records, checksum=checksum, parts=len(parts))
+
+
+def _list_text(url: str) -> list[InputFile]:
+    files = list_files(Source(urls=(url,), format="text"))
+    for file in files:
+        found = format_of(file.url, Source(urls=(url,)))
+        if found in ("parquet", "arrow", "records"):
+            raise BadInput(f"{file.url} is {found}; mr validate judges lines of text")
+    return files
 
 
 class _Order:

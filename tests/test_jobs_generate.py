@@ -7,6 +7,8 @@ import collections
 import datetime
 import gzip
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -204,20 +206,36 @@ def test_an_existing_file_stays_unless_overwrite_is_asked_for(tmp_path: Path) ->
     assert (tmp_path / "r").stat().st_size == 1_000
 
 
-def test_a_write_that_fails_leaves_nothing_and_keeps_what_was_there(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_bytes(b"precious")
-    with pytest.raises(OutputFailed):
-        generate("records", str(tmp_path / "taken" / "below-a-file"), size_bytes=1_000)
-    # A folder of that name appears after the check: the rename fails once all bytes are written.
-    (tmp_path / "target").mkdir()
+def test_a_write_that_fails_midway_leaves_nothing_and_keeps_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_bytes(b"precious")
+    # In a process whose files may not pass 5 MB: the write fails like that on a full disk.
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, 5_000_000));"
+        "from jobs.generate import generate;"
+        "generate('records', sys.argv[1], size_bytes=20_000_000, overwrite=True)"
+    )
+    for name in ("kept", "new"):
+        target = str(tmp_path / name)
+        result = subprocess.run(
+            [sys.executable, "-c", program, target], capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 1
+        assert result.stderr.splitlines()[-1].startswith(
+            f"mapreduce.errors.OutputFailed: cannot write {target}: "
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert (tmp_path / "kept").read_bytes() == b"precious"
+
+
+def test_a_place_that_cannot_hold_the_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"precious")
+    with pytest.raises(OutputFailed, match=r"cannot write .*/file/below-a-file: "):
+        generate("records", str(tmp_path / "file" / "below-a-file"), size_bytes=1_000)
+    (tmp_path / "folder").mkdir()
     with pytest.raises(OutputExists, match="folder"):
-        generate("records", str(tmp_path / "target"), size_bytes=1_000, overwrite=True)
-    full = Path("/dev/full")
-    if full.exists():
-        with pytest.raises(OutputFailed):
-            generate("records", "/dev/full/r", size_bytes=1_000)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["taken", "target"]
-    assert (tmp_path / "taken").read_bytes() == b"precious"
+        generate("records", str(tmp_path / "folder"), size_bytes=1_000, overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+    assert list((tmp_path / "folder").iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,13 @@ def test_a_pattern_selects_the_parts(tmp_path: Path) -> None:
     assert validate(source, str(tmp_path / "part-*")).fault is None
 
 
+@pytest.mark.parametrize("name", ["out.parquet", "out.arrow", "out.records"])
+def test_a_file_that_holds_no_lines_is_refused(tmp_path: Path, name: str) -> None:
+    source = write(tmp_path / "in", [b"a"])
+    with pytest.raises(BadInput, match="lines of text"):
+        validate(source, write(tmp_path / name, [b"a"]))
+
+
 def test_a_missing_side_is_an_error(tmp_path: Path) -> None:
     source = write(tmp_path / "in", [b"a"])
     with pytest.raises(MissingInput, match="nothing-here"):
