@@ -55,6 +55,14 @@ class WordCounter:
         words, counts = zip(*counted, strict=True)
         return pa.concat_arrays(words), pa.concat_arrays(counts)
 
+    def start(self) -> WordCounter:
+        """Return a counter at zero: this one, with the words that it knows, or a new one where few places are left."""
+        if self._short.is_crowded or self._long.is_crowded:
+            return WordCounter()
+        self._short.take_counts()
+        self._long.take_counts()
+        return self
+
     def _add_block(self, data: Bytes) -> list[pa.Array]:
         """Count the words of ``data``; return those that have no place in the tables, one by one."""
         block = np.full(len(data) + 17, 32, dtype=np.uint8)  # the numbers of the last word end in the margin
@@ -167,6 +175,11 @@ class _Table:
                 return []
         return [slices(data, starts[missing], starts[missing] + sizes[missing])]
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether most slots are taken, perhaps by words that do not come again."""
+        return len(self._words) > (3 << TABLE_BITS) // 4
+
     def take_counts(self) -> tuple[pa.Array, pa.Array]:
         """Return the words counted since the last call and how often each was; the counts start at 0 again."""
         used = 1 + np.flatnonzero(self._counts[1:])
@@ -202,3 +215,7 @@ def slices(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
     slices_and_gaps = pa.Array.from_buffers(pa.binary(), 2 * len(starts), buffers)
     return slices_and_gaps.take(pa.array(np.arange(0, 2 * len(starts), 2)))
+
+
+#: The counter of the last task in this process.
+latest = WordCounter()

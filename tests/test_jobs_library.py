@@ -133,6 +133,16 @@ def test_words_that_find_no_place_in_the_table_are_counted_too(monkeypatch: pyte
         )
 
 
+def test_a_counter_starts_again_at_zero_and_keeps_no_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.words.TABLE_BITS", 6)
+    counter = WordCounter()
+    counter.count(pa.array([b"a b a"]))
+    assert counter.start() is counter
+    assert [c.to_pylist() for c in counter.count(pa.array([b"b"]))] == [[b"b"], [1]]
+    counter.count(pa.array([b" ".join(b"%d" % i for i in range(1000))]))
+    assert counter.start() is not counter
+
+
 def test_lines_of_a_slice_and_null_lines_are_counted() -> None:
     lines = pa.array([b"a b", None, b"a", b"c"], pa.binary())
     words, counts = WordCounter().count(lines.slice(1))

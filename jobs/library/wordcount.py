@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 def new_counter() -> WordCounter:
-    """Return what a task keeps from batch to batch: a table of the words that it has met."""
-    from jobs.words import WordCounter
+    """Return what a task keeps from batch to batch: a table of words, kept by its worker from task to task."""
+    from jobs import words
 
-    return WordCounter()
+    words.latest = words.latest.start()
+    return words.latest
 
 
 def count_words(batch: pa.RecordBatch, *, state: WordCounter) -> pa.RecordBatch:
