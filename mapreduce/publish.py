@@ -85,6 +85,21 @@ def drop_folder(url: str, storage_options: Mapping[str, Any]) -> None:
             filesystem.rm(path, recursive=True)
 
 
+def undo_staging(url: str) -> None:
+    """Remove the staged folder of a killed run; an output that it had moved away comes back."""
+    filesystem, staged = fsspec.core.url_to_fs(url)
+    parent, _, hidden = staged.rpartition("/")
+    path = f"{parent}/{hidden.removeprefix('.').rpartition('.')[0]}"
+    replaced = f"{staged}.replaced"
+    if filesystem.exists(replaced):
+        if filesystem.exists(path):
+            filesystem.rm(replaced, recursive=True)
+        else:
+            rename(filesystem, replaced, path)
+    with contextlib.suppress(FileNotFoundError):
+        filesystem.rm(staged, recursive=True)
+
+
 def check_output(output: str, inputs: Sequence[str], options: Options) -> None:
     """Refuse an output that exists, or that lies where the input lies, before anything is read.
 

@@ -20,6 +20,7 @@ from . import publish
 from .errors import BadJob, FunctionFailed, JobError
 from .home import new_run, write_record
 from .inputs import Source
+from .owed import Owed, remove_owed
 from .planning import Made, StagePlan, plan_stage
 from .pool import AttemptRow, Event, Pool, Task, run_stage, run_stage_sequential
 from .scratch import Scratch, remove_abandoned
@@ -144,6 +145,7 @@ def run(
         job = Job(function=job, name=job.__name__, doc=inspect.cleandoc(job.__doc__ or ""))
     options = options or Options()
     remove_abandoned()
+    remove_owed()
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch())
         sources = [_source(given, options, scratch.folder) for given in inputs]
@@ -164,8 +166,8 @@ def run(
         except KeyboardInterrupt:
             record["outcome"] = "interrupted"
             raise
-        except JobError as error:
-            record["error"] = str(error)
+        except Exception as error:
+            record["error"] = str(error) or type(error).__name__
             record["traceback"] = getattr(error, "traceback_text", "")
             raise
         finally:
@@ -197,9 +199,11 @@ class _Run:
         self.reports: list[StageReport] = []
         self.made: dict[object, Made] = {}
         self.pool: Pool | None = None
-        self.store = f"{options.store.rstrip('/')}/runs/{run_id}"
+        store = options.store if "://" in options.store else os.path.abspath(options.store)
+        self.store = f"{store.rstrip('/')}/runs/{run_id}"
         if options.store.endswith("://"):
             self.store = f"{options.store}runs/{run_id}"
+        self.owed = Owed(run_id)
         self.wrote_store = False
 
     def run(
@@ -227,7 +231,9 @@ class _Run:
                 run=self.run_id, job=self.job.name, output=None, seconds=seconds,
                 stages=tuple(self.reports), records=records,
             )  # fmt: skip
-        with publish.Staging(output, self.run_id, self.options) as staging:
+        staging = publish.Staging(output, self.run_id, self.options)
+        self.owed.add("output", staging.folder)
+        with staging:
             self._materialise(final, staging)
             staging.publish()
         return RunResult(
@@ -283,6 +289,8 @@ class _Run:
         number = len(self.reports) + 1
         if staging is None:
             folder = f"{self.store}/{number:02d}-{_safe(stage.title)}"
+            if not self.wrote_store:
+                self.owed.add("store", self.store)
             self.wrote_store = True
         else:
             folder = staging.folder
@@ -340,8 +348,15 @@ class _Run:
         """Stop the workers and drop what the run put into the store."""
         if self.pool is not None:
             self.pool.close()
-        if self.wrote_store:
-            publish.drop_folder(self.store, self.options.store_options)
+        settled = False
+        try:
+            if self.wrote_store:
+                publish.drop_folder(self.store, self.options.store_options)
+            settled = True
+        except OSError:  # a later run tries again; what ended this one is the better story
+            pass
+        finally:
+            self.owed.close(settled=settled)
 
 
 def _source(given: str | Sequence[str] | Source, options: Options, scratch_folder: str) -> Source:

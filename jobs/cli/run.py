@@ -261,14 +261,16 @@ def log(run_id: str, as_json: bool) -> None:
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="Also the records and logs of all finished runs.")
 def clean(everything: bool) -> None:
-    """Remove the temporary folders that killed runs left and what they left in the default store."""
+    """Remove the temporary folders that killed runs left and what they left in stores and beside outputs."""
     import shutil
 
     from mapreduce.home import home_folder
+    from mapreduce.owed import remove_owed
     from mapreduce.scratch import remove_abandoned
 
     removed = remove_abandoned()
     click.echo(f"removed {len(removed)} temporary folders of runs that were killed")
+    click.echo(f"removed the intermediates and unfinished outputs of {len(remove_owed())} runs that were killed")
     if everything:
         folder = home_folder() / "runs"
         entries = list(folder.iterdir()) if folder.is_dir() else []
