@@ -136,7 +136,7 @@ class Tail:
         self.length += len(piece)
 
     def _drop(self, server: str, error: OSError) -> None:
-        os.close(self._files.pop(server))
+        self._cut_back(self._files.pop(server))
         if not self._files:
             raise error
         self._master.note("append failed", server, self.lease.written.handle, str(error))
@@ -227,8 +227,17 @@ class Tail:
         self._allocated.clear()
         self._close_files()
 
+    def _cut_back(self, fd: int) -> None:
+        """Free the room of what was not committed, and close the file; the next appender would do it too."""
+        with contextlib.suppress(OSError):
+            if time.time() < self._until:
+                os.ftruncate(fd, self.lease.chunk.length)
+        os.close(fd)
+
     def release(self) -> None:
         """Give the lease back and throw away what was not committed."""
+        while self._files:
+            self._cut_back(self._files.popitem()[1])
         self._close_files()
         with self._master.database.write() as connection:
             connection.execute(
@@ -313,8 +322,10 @@ class AppendWriter(ChunkWriter):
             return
         try:
             self._tail.write(view)
-        except BaseException:
+        except BaseException as error:
             self.discard()
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = self.target.path
             raise
         self.size += len(view)
 
@@ -361,5 +372,7 @@ class AppendWriter(ChunkWriter):
         """Throw away what was written and give the lease back."""
         if self._tail is not None and self.state == "open" and os.getpid() == self._process:
             self.state = "discarded"
-            self._tail.release()
+            # What cannot be released (a full disk) is when the lease ends, and collected when this process does.
+            with contextlib.suppress(OSError):
+                self._tail.release()
         super().discard()

@@ -218,7 +218,9 @@ class Master:
             unpublished = [
                 chunk
                 for chunk in mine
-                if not connection.execute("SELECT 1 FROM contents WHERE handle = ?", (chunk.handle,)).fetchone()
+                if not connection.execute(
+                    "SELECT 1 FROM contents WHERE handle = ?", (chunk.handle,)
+                ).fetchone()
             ]
         for chunk in unpublished:
             for server in chunk.servers:

@@ -188,7 +188,9 @@ class ChunkWriter(io.RawIOBase):
             self._chunk.close()
             self._chunk = None
         if self._allocated:
-            self._master.abandon(self._allocated)
+            # The metadata of a full disk cannot be written; then the rows go when this process has ended.
+            with contextlib.suppress(OSError):
+                self._master.abandon(self._allocated)
 
     def close(self) -> None:
         """Publish the file (or leave that to ``commit``, in an fsspec transaction)."""

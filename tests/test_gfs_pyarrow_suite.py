@@ -1,6 +1,5 @@
 """The functions of pyarrow's own filesystem tests that take a filesystem and a path function, over gfs://."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,9 @@ from gfs_sim import GFSFileSystem
 
 
 @pytest.fixture
-def filesystem_config(tmp_path: Path) -> Iterator[dict[str, Any]]:
+def filesystem_config(tmp_path: Path) -> dict[str, Any]:
     store = GFSFileSystem(root=tmp_path / "store", replication=1)
-    yield {
+    return {
         "fs": PyFileSystem(FSSpecHandler(store)),
         "pathfn": lambda path: path,
         "allow_move_dir": True,

@@ -97,7 +97,7 @@ def test_a_chunk_without_a_good_replica_is_an_error_that_names_it_and_never_a_sh
     assert health.lost_files == ("/folder/f",)
     assert store.repair().lost_chunks == 1
     # What is left of it is kept: somebody may still save it by hand.
-    assert len([p for p in (store.root / "servers").rglob("*.chunk")]) >= 4
+    assert len(list((store.root / "servers").rglob("*.chunk"))) >= 4
 
 
 def test_fsck_on_a_good_store_is_healthy_and_counts_what_there_is(tmp_path: Path) -> None:
