@@ -196,6 +196,7 @@ class CountedWriter(io.RawIOBase):
                 discard = getattr(self._file, "discard", None)
                 if discard is not None:
                     discard()
+                    self._file.closed = True  # or s3fs would try to finish the upload when it is collected
                 else:
                     self._file.close()
             except Exception:  # the write has failed already, and its error is the one to show

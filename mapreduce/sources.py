@@ -199,6 +199,7 @@ def _unreadable(path: str, error: OSError) -> BadInput | MissingInput:
 def _list_remote(url: str, storage_options: Mapping[str, Any]) -> list[tuple[str, int]] | str:
     fs, path = filesystem(url, storage_options)
     try:
+        fs.invalidate_cache()  # what other processes have written counts too
         if fs.exists(path):
             info = fs.info(path)
             if info["type"] != "directory":
