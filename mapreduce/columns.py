@@ -15,8 +15,9 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
+from mapreduce.errors import BadValue
 from mapreduce.keys import decode_key, encode_with_original
-from mapreduce.order import byte_ranges
+from mapreduce.words import byte_ranges
 
 Pair = tuple[Any, Any]
 
@@ -32,15 +33,16 @@ _VALUE_TAGS = {int: 0x69, float: 0x66, str: 0x73, bytes: 0x62, type(None): 0x6E}
 
 def encode_value(value: object) -> bytes:
     """Return the bytes of any value that pickles."""
-    kind = type(value)
-    if kind is int and -_SIGN <= value < _SIGN:  # type: ignore[operator]
-        return b"i" + value.to_bytes(8, "little", signed=True)  # type: ignore[attr-defined]
+    kind: Any = type(value)
+    plain: Any = value
+    if kind is int and -_SIGN <= plain < _SIGN:
+        return b"i" + int.to_bytes(plain, 8, "little", signed=True)
     if kind is str:
-        return b"s" + value.encode("utf-8", "surrogatepass")  # type: ignore[attr-defined]
+        return b"s" + str.encode(plain, "utf-8", "surrogatepass")
     if kind is float:
         return b"f" + struct.pack("<d", value)
     if kind is bytes:
-        return b"b" + value  # type: ignore[operator]
+        return b"b" + bytes(plain)
     if value is None:
         return b"n"
     try:
@@ -155,11 +157,26 @@ def to_batch(pairs: Sequence[Pair]) -> pa.RecordBatch:
 
     Raises:
         BadKey: a key's type has no place in the order of keys.
+        BadValue: a value cannot be pickled.
     """
     keys, originals = encode_keys([pair[0] for pair in pairs])
-    return pa.record_batch(
-        [keys, encode_values([pair[1] for pair in pairs]), originals], schema=RECORD_SCHEMA
-    )
+    try:
+        values = encode_values([pair[1] for pair in pairs])
+    except Exception:
+        for key, value in pairs:
+            _check_value(key, value)
+        raise
+    return pa.record_batch([keys, values, originals], schema=RECORD_SCHEMA)
+
+
+def _check_value(key: Any, value: Any) -> None:
+    try:
+        encode_value(value)
+    except Exception as error:
+        raise BadValue(
+            f"the value of key {key!r} is a {type(value).__name__} that cannot be pickled ({error}); "
+            "yield plain values, such as a list in place of a generator"
+        ) from None
 
 
 def decode_keys(batch: pa.RecordBatch) -> list[Any]:

@@ -5,6 +5,7 @@
     JobError
     ├── BadJob            (ValueError)         the job can never run as defined; nothing was read or written
     ├── BadKey            (TypeError)          a key has a type that has no place in the order of keys
+    ├── BadValue          (TypeError)          a value cannot travel to another process
     ├── BadInput          (ValueError)         an input file exists but cannot be read as what it should be
     │   └── BadEncoding                        bytes that are not UTF-8
     ├── MissingInput      (FileNotFoundError)  an input path or pattern matches nothing
@@ -31,6 +32,10 @@ class BadJob(JobError, ValueError):
 
 class BadKey(JobError, TypeError):
     """A key has a type that has no place in the order of keys."""
+
+
+class BadValue(JobError, TypeError):
+    """A value cannot travel to another process."""
 
 
 class BadInput(JobError, ValueError):

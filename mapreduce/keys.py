@@ -201,7 +201,7 @@ def _decode_element(data: bytes, at: int) -> tuple[Any, int]:
             return _UTC_EPOCH, at + 8
     if tag == _DATE:
         return datetime.date.fromordinal(int.from_bytes(data[at : at + 4], "big")), at + 4
-    if tag == _ABOVE or tag == _BELOW:
+    if tag in (_ABOVE, _BELOW):
         head = data[at : at + 8] if tag == _ABOVE else bytes(255 - byte for byte in data[at : at + 8])
         stop = at + 8 + int.from_bytes(head, "big")
         body = data[at + 8 : stop]

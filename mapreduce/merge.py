@@ -19,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from mapreduce.aggregate import reduce_sorted
+from mapreduce.gather import Gatherer, concat, cut_blocks
 from mapreduce.order import Order, SortedKeys, sort_permutation
 from mapreduce.runs import BLOCK_BYTES, Run, RunReader, remove_runs, write_run
-from mapreduce.shuffle import Shuffle, concat, cut_blocks, row_bytes
+from mapreduce.shuffle import Shuffle
 
 INPUT_COLUMN = "__input__"
 _LARGEST_WINDOW_BYTES = 8 << 20
@@ -115,7 +116,7 @@ def _merge_pass(
 
 
 def _blocks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    for _, start, stop in cut_blocks(row_bytes(batch), [0, batch.num_rows], BLOCK_BYTES):
+    for _, start, stop in cut_blocks(Gatherer(batch).row_bytes, [0, batch.num_rows], BLOCK_BYTES):
         yield batch.slice(start, stop - start)
 
 
@@ -193,7 +194,7 @@ def _merge_open(
             yield from pieces
         elif pieces:
             joined = concat(pieces)
-            yield joined.take(pa.array(sort_permutation(joined, order)))
+            yield Gatherer(joined).take(sort_permutation(joined, order))
 
 
 def _rest(cursor: _Cursor) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from mapreduce.errors import BadJob
 from mapreduce.keys import decode_key, prefix_bytes
-from mapreduce.order import ColumnWords, Order, SortedKeys, order_words, sort_permutation
+from mapreduce.order import Order, SortedKeys, order_words, sort_permutation
+from mapreduce.words import ColumnWords
 
 Partitions = npt.NDArray[np.int32]
 _FIRST = np.uint64(0x9E3779B97F4A7C15)

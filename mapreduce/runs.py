@@ -1,9 +1,9 @@
 """Run files: the sorted rows of one spill, cut by partition, on a worker's local disk.
 
-A file is a sequence of Arrow IPC record batch messages (*blocks*), those of partition 0 first, then the index: one row of
-five int64 per block (partition, offset, bytes, rows, CRC-32C).  A ``Run`` says where the index begins, so a reader opens the file,
-reads the index with one call and then any span of blocks with one call each.  The schema is not in the file; writer and
-reader have it from the job.
+A file is a sequence of Arrow IPC record batch messages (*blocks*), those of partition 0 first, then the index: one
+row of five int64 per block (partition, offset, bytes, rows, CRC-32C).  A ``Run`` says where the index begins, so a
+reader opens the file, reads the index with one call and then any span of blocks with one call each.  The schema is
+not in the file; writer and reader have it from the job.
 
 A run promises the order of its rows inside a partition.  It is not durable: it dies with the worker's disk, and the
 map task is run again.
@@ -168,7 +168,7 @@ class RunReader:
             yield batch
 
     def _pread(self, offset: int, size: int) -> Any:
-        data = np.empty(size, np.uint8)
+        data: Any = np.empty(size, np.uint8)
         view = memoryview(data)
         done = 0
         while done < size:

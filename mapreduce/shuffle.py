@@ -12,20 +12,20 @@ depend on the splits alone, not on the memory limit.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from mapreduce.aggregate import Aggregate, combine_rows, combine_unsorted
 from mapreduce.columns import RECORD_SCHEMA
 from mapreduce.errors import BadJob
-from mapreduce.order import Order, Rows, byte_ranges, sort_permutation
+from mapreduce.gather import Gatherer, concat, cut_blocks
+from mapreduce.order import Order, sort_permutation
 from mapreduce.partition import HashPartitioner, Partitioner, RangePartitioner
 from mapreduce.runs import BLOCK_BYTES, Run, write_run
+from mapreduce.words import Rows
 
 __all__ = ["Aggregate", "MapBuffer", "Order", "Shuffle", "record_shuffle"]
 
@@ -89,56 +89,6 @@ def record_shuffle(
         partitions=partitions,
         partitioner=partitioner or HashPartitioner(("key",)),
     )
-
-
-def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return batches of one schema as one batch."""
-    if len(batches) == 1:
-        return batches[0]
-    columns = [
-        pa.concat_arrays([batch.column(at) for batch in batches]) for at in range(batches[0].num_columns)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
-
-
-def row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | int:
-    """Return the bytes of each row (int64), or one number when all rows have the same size."""
-    fixed = 0
-    varying: Any = None
-    for column in batch.columns:
-        kind = column.type
-        if kind.num_fields == 0 and pa.types.is_primitive(kind):
-            fixed += max(kind.bit_width // 8, 1)
-        elif pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_binary(kind):
-            fixed += 4
-            lengths = byte_ranges(column)[1]
-            if len(lengths) and int(lengths.min()) == int(lengths.max()):
-                fixed += int(lengths[0])
-            else:
-                varying = lengths if varying is None else varying + lengths
-        else:
-            fixed += column.nbytes // max(len(column), 1) + 1
-    return fixed if varying is None else varying + fixed
-
-
-def cut_blocks(
-    sizes: npt.NDArray[np.int64] | int, edges: Sequence[int], block_bytes: int
-) -> Iterator[tuple[int, int, int]]:
-    """Yield (partition, start, stop) of blocks of about ``block_bytes`` between the ``edges`` of partitions."""
-    if isinstance(sizes, int):
-        step = max(block_bytes // max(sizes, 1), 1)
-        for partition in range(len(edges) - 1):
-            for start in range(edges[partition], edges[partition + 1], step):
-                yield partition, start, min(start + step, edges[partition + 1])
-        return
-    ends = np.cumsum(sizes)
-    for partition in range(len(edges) - 1):
-        start, stop = edges[partition], edges[partition + 1]
-        while start < stop:
-            before = int(ends[start - 1]) if start else 0
-            end = max(int(np.searchsorted(ends, before + block_bytes, "right")), start + 1)
-            yield partition, start, min(end, stop)
-            start = min(end, stop)
 
 
 class MapBuffer:
@@ -229,11 +179,12 @@ class MapBuffer:
             batch = combine_rows(batch.take(pa.array(permutation)), shuffle.keys, shuffle.aggregate)
             permutation = np.arange(batch.num_rows, dtype=np.int64)
         permutation, edges = self._partitioned(batch, permutation)
-        sizes = row_bytes(batch)
+        gatherer = Gatherer(batch)
+        sizes = gatherer.row_bytes
         if not isinstance(sizes, int):
             sizes = sizes[permutation]
         for partition, start, stop in cut_blocks(sizes, edges, BLOCK_BYTES):
-            yield partition, batch.take(pa.array(permutation[start:stop]))
+            yield partition, gatherer.take(permutation[start:stop])
 
     def _partitioned(self, batch: pa.RecordBatch, permutation: Rows) -> tuple[Rows, list[int]]:
         """Bring the sorted rows into partition order; return the edges of the partitions too."""
@@ -286,5 +237,5 @@ def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
     if batch.nbytes <= most_bytes or batch.num_rows <= 1:
         yield batch
         return
-    for _, start, stop in cut_blocks(row_bytes(batch), [0, batch.num_rows], most_bytes):
+    for _, start, stop in cut_blocks(Gatherer(batch).row_bytes, [0, batch.num_rows], most_bytes):
         yield batch.slice(start, stop - start)

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mapreduce.errors import BadJob, BadKey
-from mapreduce.order import REST_LEVEL, Order, SortedKeys, group_boundaries, sort_permutation
+from mapreduce.order import Order, SortedKeys, group_boundaries, sort_permutation
 from mapreduce.partition import HashPartitioner, RangePartitioner, range_cuts
+from mapreduce.words import REST_LEVEL
 
 # Few letters and lengths around the seven bytes of a word, so that ties and prefixes are common.
 short_bytes = (
@@ -228,7 +229,7 @@ def test_a_missing_column_and_a_type_without_order_are_named() -> None:
 
 
 def test_time_zones_and_units_sort_by_instant() -> None:
-    moments = [datetime.datetime(2024, 1, day, tzinfo=datetime.timezone.utc) for day in (3, 1, 2)]
+    moments = [datetime.datetime(2024, 1, day, tzinfo=datetime.UTC) for day in (3, 1, 2)]
     for unit in ("s", "ms", "us", "ns"):
         batch = pa.record_batch([pa.array(moments, pa.timestamp(unit, "UTC"))], names=["at"])
         assert sort_permutation(batch, [Order("at")]).tolist() == [1, 2, 0]

@@ -31,7 +31,7 @@ from mapreduce.records import (
     to_pairs,
 )
 
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 ZONES = st.sampled_from([UTC, datetime.timezone(datetime.timedelta(hours=5, minutes=30))])
 numbers = (
     st.booleans()
@@ -134,7 +134,7 @@ class Colour(enum.IntEnum):
     RED = 1
 
 
-class Point(collections.namedtuple("Point", "x y")):  # noqa: PYI024
+class Point(collections.namedtuple("Point", "x y")):
     pass
 
 

@@ -30,11 +30,9 @@ SCHEMA = pa.schema(
 
 
 def rows_of(split: int, keys: list[bytes], seconds: list[int]) -> pa.RecordBatch:
-    positions = list(range(len(keys)))
-    return pa.RecordBatch.from_arrays(
-        [pa.array(keys, pa.binary()), pa.array(seconds), pa.array([split] * len(keys), pa.int64()), pa.array(positions, pa.int64())],
-        schema=SCHEMA,
-    )  # fmt: skip
+    splits, positions = [split] * len(keys), list(range(len(keys)))
+    columns = [pa.array(keys, pa.binary()), *(pa.array(c, pa.int64()) for c in (seconds, splits, positions))]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def spill_all(

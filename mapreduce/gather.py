@@ -1,0 +1,95 @@
+"""Rows of a batch in another order, and how many bytes each of them has.
+
+Arrow's ``take`` handles every type.  Binary columns whose values all have one size, as fixed-width lines have, are
+gathered by numpy in half the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mapreduce.words import Rows, byte_ranges
+
+_WIDEST = 1 << 12
+
+
+def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches of one schema as one batch."""
+    if len(batches) == 1:
+        return batches[0]
+    columns = [
+        pa.concat_arrays([batch.column(at) for batch in batches]) for at in range(batches[0].num_columns)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+
+
+class Gatherer:
+    """Takes rows out of one batch, as often as needed.
+
+    ``row_bytes`` is the size of each row (int64), or one number when all rows have the same size.
+    """
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.uniform: list[npt.NDArray[Any] | None] = []  # the values of a column as numpy's fixed-size bytes
+        fixed, varying = 0, None
+        for column in batch.columns:
+            kind = column.type
+            uniform: npt.NDArray[Any] | None = None
+            if kind.num_fields == 0 and pa.types.is_primitive(kind):
+                fixed += max(kind.bit_width // 8, 1)
+            elif pa.types.is_binary(kind) or pa.types.is_string(kind):
+                fixed += 4
+                starts, lengths, data = byte_ranges(column)
+                width = int(lengths[0]) if len(lengths) else 0
+                if width * len(lengths) == int(lengths.sum()) and (lengths == width).all():
+                    fixed += width
+                    if 0 < width <= _WIDEST and column.null_count == 0:
+                        first = int(starts[0])
+                        uniform = data[first : first + width * len(lengths)].view(f"V{width}")
+                else:
+                    varying = lengths if varying is None else varying + lengths
+            else:
+                fixed += column.nbytes // max(len(column), 1) + 1
+            self.uniform.append(uniform)
+        self.row_bytes: Rows | int = fixed if varying is None else varying + fixed
+
+    def take(self, rows: Rows) -> pa.RecordBatch:
+        """Return ``rows`` in their order."""
+        indices = pa.array(rows)
+        columns = []
+        for column, uniform in zip(self.batch.columns, self.uniform, strict=True):
+            if uniform is None:
+                columns.append(column.take(indices))
+                continue
+            width = uniform.dtype.itemsize
+            values = uniform.take(rows, mode="clip")
+            offsets = np.arange(0, (len(rows) + 1) * width, width, dtype=np.int32)
+            buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+            columns.append(pa.Array.from_buffers(column.type, len(rows), buffers))
+        return pa.RecordBatch.from_arrays(columns, schema=self.batch.schema)
+
+
+def cut_blocks(
+    row_bytes: Rows | int, edges: Sequence[int], block_bytes: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (partition, start, stop) of blocks of about ``block_bytes`` between the ``edges`` of partitions."""
+    if isinstance(row_bytes, int):
+        step = max(block_bytes // max(row_bytes, 1), 1)
+        for partition in range(len(edges) - 1):
+            for start in range(edges[partition], edges[partition + 1], step):
+                yield partition, start, min(start + step, edges[partition + 1])
+        return
+    ends = np.cumsum(row_bytes)
+    for partition in range(len(edges) - 1):
+        start, stop = edges[partition], edges[partition + 1]
+        while start < stop:
+            before = int(ends[start - 1]) if start else 0
+            end = min(max(int(np.searchsorted(ends, before + block_bytes, "right")), start + 1), stop)
+            yield partition, start, end
+            start = end
