@@ -63,6 +63,8 @@ def explain(
     from jobs.explain import explain as explain_job
     from mapreduce.inputs import Source
 
+    if "-" in inputs:
+        raise click.UsageError("standard input can be read only once: give explain a file")
     found = find_job(job)
     values: dict[str, Any] = split_parameters(parameters)
     if partitions is not None and "partitions" in found.parameters:
