@@ -156,6 +156,18 @@ def test_grep_keeps_matching_lines_in_input_order(run_job: Any, tmp_path: Path, 
     assert found == [line for line in TEXT.split("\n") if bool(re.search("c.t|^$", line)) != invert]
 
 
+def test_grep_matches_letters_not_their_bytes_and_passes_other_bytes_through(
+    run_job: Any, tmp_path: Path
+) -> None:
+    lines = ["é", "Ã", "ü", "\udcff é", "a\udce9", "é\udce9"]
+    data = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+    path = write(tmp_path / "in.txt", data)
+    assert run_job("grep", path, pattern="^[éü]") == ["é", "ü", "é\udce9"]
+    assert run_job("grep", path, pattern="^.$") == ["é", "Ã", "ü"]
+    assert run_job("grep", path, pattern="É", ignore_case=True) == ["é", "\udcff é", "é\udce9"]
+    assert run_job("grep", path, pattern="a", invert=True) == [line for line in lines if "a" not in line]
+
+
 def test_grep_ignores_case_if_asked(run_job: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "in.txt", "One\ntwo\nONE\n")
     assert run_job("grep", path, pattern="one", ignore_case=True) == ["One", "ONE"]

@@ -54,4 +54,4 @@ def distinct(text: Dataset, *, partitions: int | None = None) -> Dataset:
         keys=["line"],
         reduce_batch=first_of_each,
         partitions=partitions,
-    )(text)
+    )(text.lines())

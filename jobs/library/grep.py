@@ -22,9 +22,11 @@ def matching(pattern: str, invert: bool) -> Callable[[pa.RecordBatch], pa.Record
     """Return a map that keeps the lines where ``pattern`` occurs, or those where it does not."""
 
     def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
         import pyarrow.compute as pc
 
-        found = pc.match_substring_regex(batch.column("line"), pattern)
+        # As text, though unchecked: in bytes [é] would match half of another letter.
+        found = pc.match_substring_regex(batch.column("line").view(pa.string()), pattern)
         return batch.filter(pc.invert(found) if invert else found)
 
     return keep
@@ -38,8 +40,8 @@ def grep(text: Dataset, *, pattern: str, invert: bool = False, ignore_case: bool
 
     pattern = f"(?i){pattern}" if ignore_case else pattern
     try:
-        pc.match_substring_regex(pa.array([b""]), pattern)
+        pc.match_substring_regex(pa.array([""]), pattern)
     except pa.ArrowInvalid as error:
         raise BadJob(f"job 'grep': pattern {pattern!r} is no regular expression: {error}") from None
     schema = pa.schema([("line", pa.binary())])
-    return Stage(name="grep", map_batch=matching(pattern, invert), schema=schema)(text)
+    return Stage(name="grep", map_batch=matching(pattern, invert), schema=schema)(text.lines())

@@ -31,4 +31,4 @@ def join_places(word: str, found: Iterable[str]) -> Iterator[tuple[str, str]]:
 @job
 def inverted_index(text: Dataset, *, partitions: int | None = None) -> Dataset:
     """For each word the lines that contain it, as file:offset, by file and offset."""
-    return Stage(name="index", map=places, reduce=join_places, group=1, partitions=partitions)(text)
+    return Stage(name="index", map=places, reduce=join_places, group=1, partitions=partitions)(text.lines())

@@ -25,7 +25,7 @@ def windows(n: int) -> Callable[[int, str], Iterator[tuple[str, int]]]:
 
 @job
 def ngrams(text: Dataset, *, n: int = 2, minimum: int = 1, partitions: int | None = None) -> Dataset:
-    """How often each run of n words occurs, those that occur at least ``minimum`` times."""
+    """How often each run of n words occurs, those that occur at least minimum times."""
     if n < 1:
         raise BadJob(f"job 'ngrams': n must be >= 1, got {n}")
 
@@ -34,4 +34,6 @@ def ngrams(text: Dataset, *, n: int = 2, minimum: int = 1, partitions: int | Non
         if count >= minimum:
             yield words, count
 
-    return Stage(name="ngrams", map=windows(n), combine=total, reduce=frequent, partitions=partitions)(text)
+    return Stage(name="ngrams", map=windows(n), combine=total, reduce=frequent, partitions=partitions)(
+        text.lines()
+    )

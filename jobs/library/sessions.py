@@ -67,4 +67,6 @@ def sessions(log: Dataset, *, gap_s: int = 1800, partitions: int | None = None) 
     """Sessions of each host: host, begin, seconds, requests, from an access log in any order."""
     if gap_s < 0:
         raise BadJob(f"job 'sessions': gap_s must be >= 0, got {gap_s}")
-    return Stage(name="sessions", map=requests, reduce=cut(gap_s), group=1, partitions=partitions)(log)
+    return Stage(name="sessions", map=requests, reduce=cut(gap_s), group=1, partitions=partitions)(
+        log.lines()
+    )

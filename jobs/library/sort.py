@@ -117,7 +117,7 @@ def sort_by_field(
         keys=order,
         reduce_batch=thin,
         partitions=1,
-    )(text.sample(SAMPLE_RANGES))
+    )(text.lines().sample(SAMPLE_RANGES))
     return Stage(
         name="sort",
         map_batch=with_keys,
@@ -128,7 +128,7 @@ def sort_by_field(
         partitions=partitions,
         reduce_batch=drop_keys,
         output_schema=pa.schema([line]),
-    )(text)
+    )(text.lines())
 
 
 def sort_by_columns(

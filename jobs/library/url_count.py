@@ -46,4 +46,4 @@ def url_count(log: Dataset, *, partitions: int | None = None) -> Dataset:
         keys=["url"],
         aggregate={"n": "sum"},
         partitions=partitions,
-    )(log)
+    )(log.lines())

@@ -51,4 +51,4 @@ def wordcount(text: Dataset, *, partitions: int | None = None) -> Dataset:
         aggregate={"n": "sum"},
         partitions=partitions,
     )
-    return count(text)
+    return count(text.lines())

@@ -23,4 +23,4 @@ def words(offset: int, line: str) -> Iterator[tuple[str, int]]:
 @job
 def wordcount_records(text: Dataset, *, partitions: int | None = None) -> Dataset:
     """How often each word occurs, by Python functions per record."""
-    return Stage(name="count", map=words, combine=total, reduce=total, partitions=partitions)(text)
+    return Stage(name="count", map=words, combine=total, reduce=total, partitions=partitions)(text.lines())
