@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, cast
 
-from .errors import BadKey, FunctionFailed, JobError
+from .errors import BadKey, BadValue, FunctionFailed, JobError
 
 
 class Guard:
@@ -28,8 +28,8 @@ class Guard:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, frames: TracebackType | None) -> None:
-        if isinstance(error, BadKey):  # found where records gather, a while after they were made
-            raise BadKey(f"{self.stage}, {self.place}: {error}") from None
+        if isinstance(error, (BadKey, BadValue)):  # found where records gather, a while after they were made
+            raise type(error)(f"{self.stage}, {self.place}: {error}") from None
         if isinstance(error, WrongResult):
             raise FunctionFailed(f"{self._where()}: {error}") from None
         if error is None or isinstance(error, JobError) or not isinstance(error, Exception):
@@ -41,9 +41,9 @@ class Guard:
             ) from None
         if not shown or (isinstance(error, OSError) and all("site-packages" in f.filename for f in shown)):
             return  # not the user's: the runner reports it as it is
-        text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(shown)])
-        text += "".join(traceback.format_exception_only(error))
-        raise FunctionFailed(f"{self._where()}: {type(error).__name__}: {error}", text) from None
+        raise FunctionFailed(
+            f"{self._where()}: {type(error).__name__}: {error}", user_traceback(error, frames)
+        ) from None
 
     def _where(self) -> str:
         at = f", record {self.record}" if self.record is not None else ""
@@ -68,6 +68,12 @@ class WrongResult(TypeError):
 
 
 OURS = os.path.dirname(os.path.abspath(__file__))
+
+
+def user_traceback(error: BaseException, frames: TracebackType | None) -> str:
+    """Return the traceback of an error as text, without this package's own frames."""
+    shown = traceback.format_list(_user_frames(frames))
+    return "".join(["Traceback (most recent call last):\n", *shown, *traceback.format_exception_only(error)])
 
 
 def _user_frames(frames: TracebackType | None) -> list[traceback.FrameSummary]:

@@ -81,6 +81,8 @@ def plan_stage(
     for number, dataset_in in enumerate(dataset.inputs):
         given = _made(dataset_in, made)
         files = list_files(given.source)
+        if dataset_in.as_lines and dataset_in.stage is None:
+            _check_lines(files[0], job_name)
         inputs.append(_with_schema(given, files, stage.is_batch))
         splits = plan_splits(
             given.source, split_bytes=options.split_bytes, min_splits=max(1, options.workers), files=files
@@ -190,6 +192,14 @@ def _shuffle(stage: Stage, schema: pa.Schema | None, partitions: int, made: Mapp
         partitioner=_partitioner(stage, keys, order, partitions, made),
         aggregate=tuple(Aggregate(column, how) for column, how in stage.aggregate.items()),
     )  # fmt: skip
+
+
+def _check_lines(file: InputFile, job_name: str) -> None:
+    if file.format != "text":
+        raise BadJob(
+            f"job {job_name!r} reads lines of text, but {file.url} is read as {file.format}; "
+            "give another file, or --format text (format=) to read it as text"
+        )
 
 
 def _check_order(stage: Stage, field: pa.Field) -> None:

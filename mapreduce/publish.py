@@ -28,7 +28,7 @@ def open_folder(url: str, storage_options: Mapping[str, Any]) -> Any:
     Raises:
         OutputFailed: it cannot be made.
     """
-    filesystem, path = _filesystem(url, storage_options)
+    filesystem, path = open_url(url, storage_options)
     try:
         filesystem.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -36,7 +36,12 @@ def open_folder(url: str, storage_options: Mapping[str, Any]) -> Any:
     return filesystem
 
 
-def _filesystem(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
+def open_url(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return the filesystem behind a URL and the path in it.
+
+    Raises:
+        OutputFailed: no filesystem is installed for this kind of URL.
+    """
     try:
         filesystem, path = fsspec.core.url_to_fs(url, **storage_options)
     except (ValueError, ImportError) as error:
@@ -106,7 +111,7 @@ def check_output(output: str, inputs: Sequence[str], options: Options) -> None:
     Raises:
         OutputExists: with what to do.
     """
-    filesystem, path = _filesystem(output, options.storage_options)
+    filesystem, path = open_url(output, options.storage_options)
     path = _fold(filesystem, path)
     for url in inputs:
         try:
@@ -145,7 +150,7 @@ class Staging:
     """A hidden folder beside the output; ``publish`` gives it the output's name."""
 
     def __init__(self, output: str, run_id: str, options: Options) -> None:
-        self.filesystem, path = _filesystem(output, options.storage_options)
+        self.filesystem, path = open_url(output, options.storage_options)
         self.path = path.rstrip("/")
         self.output = output
         parent, _, name = self.path.rpartition("/")

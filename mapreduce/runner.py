@@ -18,6 +18,7 @@ from typing import Any
 
 from . import publish
 from .errors import BadJob, FunctionFailed, JobError
+from .guard import user_traceback
 from .home import new_run, write_record
 from .inputs import Source
 from .owed import Owed, remove_owed
@@ -149,6 +150,7 @@ def run(
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch())
         sources = [_source(given, options, scratch.folder) for given in inputs]
+        publish.open_url(options.store, options.store_options)
         if output is not None:
             publish.check_output(output, [u for s in sources for u in s.urls], options)
         run_id, folder = new_run(job.name)
@@ -214,11 +216,9 @@ class _Run:
         except JobError:
             raise
         except Exception as error:
-            import traceback
-
             raise FunctionFailed(
                 f"job {self.job.name!r}: building the plan raised {type(error).__name__}: {error}",
-                traceback.format_exc(),
+                user_traceback(error, error.__traceback__),
             ) from error
         final = self._drive(built)
         if final.stage is None:

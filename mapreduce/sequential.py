@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from .coordinator import Task
+from .errors import OutputFailed
 from .events import AttemptRow, Commit, Event, OnEvent, StageResult, reduce_payloads
 from .processes import Pool
-from .worker import Program, TaskInfo, sendable
+from .worker import Program, TaskInfo, describe_full_disk, is_disk_full, sendable
 
 
 def run_stage_sequential(
@@ -64,10 +65,15 @@ def run_stage_sequential(
                 )  # fmt: skip
                 emit("start", task, info)
                 start, cpu_s = time.time(), time.process_time()
-                if kind == "map":
-                    result = runner.run_map(payload, info)
-                else:
-                    result = runner.run_reduce(payload, list(results["map"]), info)
+                try:
+                    if kind == "map":
+                        result = runner.run_map(payload, info)
+                    else:
+                        result = runner.run_reduce(payload, list(results["map"]), info)
+                except OSError as error:
+                    if not is_disk_full(error):
+                        raise
+                    raise OutputFailed(describe_full_disk(str(task), error, folder)) from error
                 results[kind].append(result)
                 counters = sendable(info.counters)
                 totals.update(counters)

@@ -36,6 +36,7 @@ class Dataset:
     stage: Stage | None = None
     inputs: tuple[Dataset, ...] = ()
     sample_ranges: int | None = None
+    as_lines: bool = False
     computation: object = field(default_factory=object)  # its identity; a sampled view keeps it
 
     def sample(self, ranges: int = 256) -> Dataset:
@@ -43,6 +44,10 @@ class Dataset:
         if ranges < 1:
             raise BadJob(f"sample: ranges must be >= 1, got {ranges}")
         return replace(self, sample_ranges=ranges)
+
+    def lines(self) -> Dataset:
+        """Return the same data; files of another format than text are refused before any task runs."""
+        return replace(self, as_lines=True)
 
     def describe(self) -> str:
         """Name the data: its first URL, or the stage that makes it."""

@@ -29,10 +29,10 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from .channel import receive_frame, send_frame
-from .errors import BadInput, BadJob, BadKey, FunctionFailed, JobError, MissingInput, OutputExists
+from .errors import BadInput, BadJob, BadKey, BadValue, FunctionFailed, JobError, MissingInput, OutputExists
 
 # The next attempt would meet the same: the disk stays full, the input stays bad.
-_FINAL_ERRORS = (BadJob, BadKey, BadInput, MissingInput, OutputExists)
+_FINAL_ERRORS = (BadJob, BadKey, BadValue, BadInput, MissingInput, OutputExists)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _FINAL_ERRNOS = (*_DISK_FULL, errno.EROFS, errno.EACCES, errno.EPERM)
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -105,6 +105,16 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "traceback_text": _traceback_text(error),
         "final": full or isinstance(error, _FINAL_ERRORS),
     }
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """True for the system's error of a full disk that nobody has put into words yet."""
+    return isinstance(error, OSError) and error.errno in _DISK_FULL and not isinstance(error, JobError)
+
+
+def describe_full_disk(task: str, error: BaseException, folder: str) -> str:
+    """Return the words for a task that filled the disk under its temporary folder."""
+    return f"{task} cannot write: {error}; its worker's disk is {folder} (TMPDIR says where it lies)"
 
 
 def _traceback_text(error: BaseException) -> str:
@@ -243,13 +253,9 @@ class _Worker:
                 failure, lost = describe_error(error), (error.map_index, error.map_attempt)
             except BaseException as error:  # SystemExit too costs an attempt, not the worker
                 failure = describe_error(error)
-                full = isinstance(error, OSError) and error.errno in _DISK_FULL
-                if full and not isinstance(error, JobError):
+                if is_disk_full(error):
                     failure["error"] = "OutputFailed"
-                    failure["message"] = (
-                        f"{kind} {index} cannot write: {failure['message']}; "
-                        f"its worker's disk is {self.folder} (TMPDIR says where it lies)"
-                    )
+                    failure["message"] = describe_full_disk(f"{kind} {index}", error, self.folder)
         self.watch_memory(self.stage, task)
         self.current = None
         for stream in (sys.stdout, sys.stderr):

@@ -131,7 +131,7 @@ def parse_delimiter(text: str) -> bytes:
     if not text:
         raise click.UsageError("--delimiter is empty; leave it out for one record per line")
     try:
-        return codecs.escape_decode(text.encode())[0]  # type: ignore[attr-defined, no-any-return]
+        return codecs.escape_decode(text.encode())[0]
     except ValueError as error:
         raise click.UsageError(f"--delimiter {text!r}: {error}") from None
 
