@@ -24,6 +24,7 @@ from .inputs import Source
 from .owed import Owed, remove_owed
 from .planning import Made, StagePlan, plan_stage
 from .pool import AttemptRow, Event, Pool, Task, run_stage, run_stage_sequential
+from .processes import no_interrupt
 from .scratch import Scratch, remove_abandoned
 from .sides import read_all_batches, read_all_records
 from .stages import Dataset, Job, plan
@@ -173,10 +174,11 @@ def run(
             record["traceback"] = getattr(error, "traceback_text", "")
             raise
         finally:
-            engine.close()
-            record["seconds"] = time.perf_counter() - began
-            record["stages"] = [asdict(s) for s in engine.reports]
-            write_record(folder, record)
+            with no_interrupt():  # a second Ctrl-C must not leave what the first one set out to remove
+                engine.close()
+                record["seconds"] = time.perf_counter() - began
+                record["stages"] = [asdict(s) for s in engine.reports]
+                write_record(folder, record)
 
 
 class _Run:
@@ -211,6 +213,7 @@ class _Run:
     def run(
         self, sources: list[Source], parameters: dict[str, Any], output: str | None, began: float
     ) -> RunResult:
+        self._pool()
         try:
             built = self.job.build([Dataset(source=s) for s in sources], parameters)
         except JobError:
@@ -341,7 +344,9 @@ class _Run:
             self.pool = Pool(
                 self.options.workers, memory_bytes=self.options.memory_bytes,
                 timeout_s=self.options.timeout_s, scratch=self.scratch.folder, log_folder=str(self.folder),
+                preload=("mapreduce.task",),
             )  # fmt: skip
+            self.pool.start(1)  # it imports while this process plans
         return self.pool
 
     def close(self) -> None:

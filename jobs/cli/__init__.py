@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
@@ -60,6 +61,8 @@ def mr() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run ``mr``: exit 0, or 1 for a failure, 2 for a wrong command line, 130 for Ctrl-C."""
+    # `kill PID` ends a run as Ctrl-C does, with its processes and files.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         code = mr.main(args=arguments, prog_name="mr", standalone_mode=False)
         sys.stdout.flush()
