@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from jobs.sizes import format_size
 
 if TYPE_CHECKING:
-    from mapreduce.pool import Event
-
     from mapreduce.planning import StagePlan
+    from mapreduce.pool import Event
 
 LINE_EVERY_S = 5.0  # between plain lines of one stage
 

@@ -546,7 +546,7 @@ def test_equal_keys_meet_whatever_process_hashed_them(mr: MrCommand) -> None:
 
 def rows_of(mr: MrCommand, given: str, *more: object, output: str = "out") -> list[Any]:
     found = mr.run("jobs_.py:rows", given, *more, output=output)
-    return [eval(line, {"datetime": datetime, "nan": float("nan")}) for line in found]  # noqa: S307
+    return [eval(line, {"datetime": datetime, "nan": float("nan")}) for line in found]
 
 
 @pytest.mark.parametrize("order", ["abc", "cba", "bca"])

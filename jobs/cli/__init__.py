@@ -94,7 +94,12 @@ def known_failure(error: Exception) -> str | None:
     for module, name in (("mapreduce.errors", "JobError"), ("gfs_sim.errors", "StoreError")):
         if module in sys.modules:
             kinds.append(getattr(sys.modules[module], name))
-    if type(error).__module__ == "builtins" and isinstance(error, OSError) and error.strerror and error.filename:
+    if (
+        type(error).__module__ == "builtins"
+        and isinstance(error, OSError)
+        and error.strerror
+        and error.filename
+    ):
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, tuple(kinds)):
         return " ".join(str(error).split()) or type(error).__name__

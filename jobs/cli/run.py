@@ -47,7 +47,11 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--delimiter", default="\\n", show_default=True, help="What ends a record of text.")
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=1), default=60.0, show_default=True,
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
     help="Seconds without a sign of life after which a worker is taken for dead.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing output once the new one is complete.")
@@ -270,7 +274,9 @@ def clean(everything: bool) -> None:
 
     removed = remove_abandoned()
     click.echo(f"removed {len(removed)} temporary folders of runs that were killed")
-    click.echo(f"removed the intermediates and unfinished outputs of {len(remove_owed())} runs that were killed")
+    click.echo(
+        f"removed the intermediates and unfinished outputs of {len(remove_owed())} runs that were killed"
+    )
     if everything:
         folder = home_folder() / "runs"
         entries = list(folder.iterdir()) if folder.is_dir() else []
