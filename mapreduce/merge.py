@@ -22,7 +22,7 @@ from mapreduce.aggregate import reduce_sorted
 from mapreduce.gather import Gatherer, concat, cut_blocks
 from mapreduce.order import Order, SortedKeys, sort_permutation
 from mapreduce.runs import BLOCK_BYTES, Run, RunReader, remove_runs, write_run
-from mapreduce.shuffle import Shuffle
+from mapreduce.shuffle import SORT_BYTES, Shuffle
 
 INPUT_COLUMN = "__input__"
 _LARGEST_WINDOW_BYTES = 8 << 20
@@ -98,7 +98,14 @@ def _open(runs: Sequence[Run], partition: int, schema: pa.Schema, with_input: bo
 def _fan_in(cursors: Sequence[_Cursor], memory_bytes: int) -> int:
     """Return how many runs can be merged at once: each needs two blocks, and a round's rows are held three times."""
     block = max((cursor.reader.largest_block_bytes for cursor in cursors), default=1)
-    return min(max(memory_bytes // (3 * 2 * max(block, 1)), 2), _MOST_OPEN_RUNS)
+    return min(max(int(memory_bytes / (3 * 2 * max(block, 1) * _weight(cursors))), 2), _MOST_OPEN_RUNS)
+
+
+def _weight(cursors: Sequence[_Cursor]) -> float:
+    """Return the memory for a byte of rows that is held three times in a round, with what sorting takes, divided by 3."""
+    rows = sum(int(cursor.reader.index[:, 3].sum()) for cursor in cursors)
+    size = sum(int(cursor.reader.index[:, 2].sum()) for cursor in cursors)
+    return 1 + (SORT_BYTES + 24) / 3 * rows / max(size, 1)  # 24: the words kept to search in a block
 
 
 def _merge_pass(
@@ -139,7 +146,9 @@ class _Cursor:
 
     def fill(self, window_bytes: int, order: Sequence[Order]) -> None:
         """Read blocks until the window is full or the run ends."""
-        if self.reader.exhausted or (self.window and self.held_bytes >= window_bytes):
+        if self.reader.exhausted:
+            return
+        if self.window and self.held_bytes + self.reader.next_block_bytes > window_bytes:
             return
         for batch in self.reader.read(window_bytes - self.held_bytes):
             if self.tag is not None:
@@ -174,11 +183,12 @@ def _merge_open(
     cursors: Sequence[_Cursor], order: Sequence[Order], memory_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     live = list(cursors)
+    weight = _weight(live)
     while live:
         if len(live) == 1:
-            yield from _rest(live[0])
+            yield from _rest(live[0], min(memory_bytes // 4, _LARGEST_WINDOW_BYTES))
             return
-        window_bytes = min(memory_bytes // (3 * len(live)), _LARGEST_WINDOW_BYTES)
+        window_bytes = min(int(memory_bytes / (3 * len(live) * weight)), _LARGEST_WINDOW_BYTES)
         for cursor in live:
             cursor.fill(window_bytes, order)
         last, limit = _bound(live)
@@ -197,10 +207,10 @@ def _merge_open(
             yield Gatherer(joined).take(sort_permutation(joined, order))
 
 
-def _rest(cursor: _Cursor) -> Iterator[pa.RecordBatch]:
+def _rest(cursor: _Cursor, window_bytes: int) -> Iterator[pa.RecordBatch]:
     yield from cursor.take(None, 0, right=True)
     while not cursor.reader.exhausted:
-        cursor.fill(_LARGEST_WINDOW_BYTES // 2, [])
+        cursor.fill(window_bytes, [])
         yield from cursor.take(None, 0, right=True)
 
 

@@ -136,6 +136,11 @@ class RunReader:
         """Bytes of the largest block of the partition."""
         return int(self.index[:, 2].max()) if len(self.index) else 0
 
+    @property
+    def next_block_bytes(self) -> int:
+        """Bytes of the block that ``read`` begins with; 0 at the end."""
+        return 0 if self.exhausted else int(self.index[self.next_block, 2])
+
     def read(self, wanted_bytes: int) -> Iterator[pa.RecordBatch]:
         """Read the next blocks, at least one and about ``wanted_bytes``, with one call to the system."""
         ahead = self.index[self.next_block :]

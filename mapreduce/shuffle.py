@@ -31,6 +31,7 @@ __all__ = ["Aggregate", "MapBuffer", "Order", "Shuffle", "record_shuffle"]
 
 FOLD_ROWS = 1 << 17
 _COMBINE_ROWS = 1 << 20
+SORT_BYTES = 80  # of words, places and ties per row, while it is sorted
 _MOST_BYTES = 1 << 30  # of one binary column, far from the 2 GiB that its 32-bit offsets can reach
 
 
@@ -99,8 +100,8 @@ class MapBuffer:
 
     def __init__(self, shuffle: Shuffle, folder: str, order: tuple[int, ...], memory_bytes: int) -> None:
         self.shuffle, self.folder, self.order = shuffle, folder, order
-        # rows are held once, once more joined, and a block at a time while written; sorting takes some words per row
-        self.spill_bytes = min(max(memory_bytes * 2 // 5, 1 << 16), _MOST_BYTES)
+        # at a spill rows are held twice, as they came and joined, and sorting takes SORT_BYTES a row
+        self.spill_bytes = min(max(memory_bytes * 9 // 20, 1 << 16), _MOST_BYTES)
         self.held: list[pa.RecordBatch] = []
         self.held_bytes = 0
         self.loose_rows = 0  # rows at the end of ``held`` that were not combined yet
@@ -131,7 +132,7 @@ class MapBuffer:
         if self.held_bytes + batch.nbytes > _MOST_BYTES:
             self.spill()
         self.held.append(batch)
-        self.held_bytes += batch.nbytes
+        self.held_bytes += _cost(batch)
         self.loose_rows += batch.num_rows
 
     def _add_folded(self, batch: pa.RecordBatch) -> None:
@@ -155,7 +156,7 @@ class MapBuffer:
             rows = rows.take(pa.array(sort_permutation(rows, self.shuffle.order)))
             combined = combine_rows(rows, self.shuffle.keys, self.shuffle.aggregate)
             self.held[self.loose_from :] = [combined]
-            self.held_bytes = sum(batch.nbytes for batch in self.held)
+            self.held_bytes = sum(map(_cost, self.held))
         self.loose_from, self.loose_rows = len(self.held), 0
 
     def spill(self) -> None:
@@ -232,10 +233,17 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def _cost(batch: pa.RecordBatch) -> int:
+    rows: int = batch.num_rows
+    return int(batch.nbytes) + rows * SORT_BYTES // 2
+
+
 def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """Cut a batch that is larger than a spill should be."""
-    if batch.nbytes <= most_bytes or batch.num_rows <= 1:
+    cost = _cost(batch)
+    if cost <= most_bytes or batch.num_rows <= 1:
         yield batch
         return
-    for _, start, stop in cut_blocks(Gatherer(batch).row_bytes, [0, batch.num_rows], most_bytes):
+    piece_bytes = max(most_bytes * batch.nbytes // cost, 1)
+    for _, start, stop in cut_blocks(Gatherer(batch).row_bytes, [0, batch.num_rows], piece_bytes):
         yield batch.slice(start, stop - start)
