@@ -58,6 +58,19 @@ def extension_of(format: str, compression: str | None = None) -> str:
     return extension if format in _INSIDE else extension + _COMPRESSED_EXTENSIONS[compression]
 
 
+def check_columns(schema: pa.Schema, format: str) -> None:
+    """Refuse columns for which a format has no place, before anything runs.
+
+    Raises:
+        BadJob: a nested column, in text or CSV.
+    """
+    for field in schema if format in ("text", "csv") else ():
+        if pa.types.is_nested(field.type):
+            raise BadJob(
+                f"column {field.name!r} is {field.type}, which has no place in {format}; write jsonl or parquet"
+            )
+
+
 class Sink:
     """One part file being written.  End it by ``close`` or ``abort``."""
 
@@ -91,7 +104,10 @@ class Sink:
         try:
             self._writer.write_batch(batch)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise BadJob(f"{self.url}: these rows cannot be {self._format}: {first_line(error)}") from error
+            raise BadJob(
+                f"{self.url}: these rows cannot be {self._format}: {first_line(error)}; "
+                "write text or parquet, which hold any bytes"
+            ) from error
         except OSError as error:
             raise self._failed(error) from error
 
@@ -105,6 +121,11 @@ class Sink:
             raise BadJob(
                 f"{self.url}: these records cannot be {self._format}: {first_line(error)}"
             ) from error
+        except UnicodeEncodeError as error:
+            raise BadJob(
+                f"{self.url}: a record has characters that are no UTF-8, which {self._format} cannot hold "
+                f"({ascii(error.object)[:60]}); write text, or read with --errors (errors=) replace"
+            ) from None
         except OSError as error:
             raise self._failed(error) from error
 
@@ -263,7 +284,9 @@ class _JsonWriter:
         try:
             text = "".join([dumps(row) + "\n" for row in rows])
         except (TypeError, ValueError) as error:
-            raise BadJob(f"a row cannot be JSON: {first_line(error)}") from error
+            raise BadJob(
+                f"a row cannot be JSON: {first_line(error)}; write text, which holds any bytes"
+            ) from error
         self._file.write(text.encode("utf-8", "surrogatepass"))
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from .errors import BadJob, BadKey
 from .inputs import InputFile, Source, list_files, read_schema
 from .keys import encode_key
 from .order import Order, column_words
+from .outputs import check_columns
 from .partition import (
     FieldPartitioner,
     FunctionPartitioner,
@@ -99,6 +100,8 @@ def plan_stage(
         shuffle = _shuffle(stage, batch_schema, partitions, made)
     out_schema = (stage.output_schema or _reduced_schema(stage, batch_schema)) if stage.is_batch else None
     if final:
+        if out_schema is not None:
+            check_columns(out_schema, options.output_format)
         output = Output(
             folder=folder, format=options.output_format, compression=options.compression,
             storage_options=options.storage_options,

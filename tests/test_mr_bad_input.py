@@ -323,6 +323,26 @@ def test_bytes_that_are_not_utf8_are_named_by_file_and_offset(mr: MrCommand) -> 
     assert "--errors" in said
 
 
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_text_that_is_not_utf8_is_refused_by_formats_that_cannot_hold_it(mr: MrCommand, format: str) -> None:
+    Path("in.txt").write_bytes(b"good\nbad \xff\n")
+    said = mr.refuse(
+        "jobs_.py:closures", "in.txt", "--errors", "surrogateescape", "--output-format", format
+    )  # fmt: skip
+    assert f"which {format} cannot hold ('bad \\udcff')" in said
+    assert mr.run("sort", "in.txt", "--output-format", "text") == [b"bad \xff", b"good"]
+    for table in ("csv", "jsonl"):
+        assert "write text" in mr.refuse("sort", "in.txt", "--output-format", table, output="o2")
+
+
+@pytest.mark.parametrize("format", ["text", "csv"])
+def test_nested_columns_are_refused_by_formats_without_a_place_for_them(mr: MrCommand, format: str) -> None:
+    pq.write_table(pa.table({"id": [2, 1], "items": [[1], [2, 3]]}), "in.parquet")
+    said = mr.refuse("sort", "in.parquet", "-p", "key=id", "--output-format", format)
+    assert said.startswith("column 'items' is list<")
+    assert "write jsonl or parquet" in said
+
+
 # ---------------------------------------------------------------- functions of the job
 
 
@@ -521,6 +541,23 @@ def test_what_a_killed_command_leaves_is_removed_by_the_next(mr: MrCommand) -> N
     assert sorted(mr.run("jobs_.py:closures", "in.txt")) == [b"a\t4", b"b\t2"]
     outcomes = [json.loads(line)["outcome"] for line in mr("runs", "--json").out.splitlines()]
     assert outcomes == ["unfinished", "done"]
+
+
+def test_an_output_that_a_killed_run_had_moved_away_comes_back(mr: MrCommand) -> None:
+    from mapreduce.owed import Owed, remove_owed
+
+    old = mr.run("jobs_.py:closures", "in.txt")
+    note = Owed("20261130-000000-x-0000")
+    note.add("output", f"file://{mr.folder}/.out.20261130-000000-x-0000")
+    # As if killed between the two renames of --overwrite.
+    Path("out").rename(".out.20261130-000000-x-0000.replaced")
+    Path(".out.20261130-000000-x-0000").mkdir()
+    assert remove_owed() == []  # its run is alive
+    note.close(settled=False)
+    assert remove_owed() == ["20261130-000000-x-0000"]
+    assert b"".join(mr.parts()).splitlines() == old
+    assert [p for p in Path().iterdir() if p.name.startswith(".out")] == []
+    assert remove_owed() == []
 
 
 def test_a_thread_that_holds_a_lock_at_import_stops_no_worker(mr: MrCommand) -> None:
