@@ -504,20 +504,25 @@ def wait_gone(processes: list[psutil.Process]) -> None:
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_ends_everything_within_seconds(mr: MrCommand, times: int) -> None:
+@pytest.mark.parametrize(
+    ("sent", "times", "code"), [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGTERM, 1, 143)]
+)
+def test_ctrl_c_and_kill_end_everything_within_seconds(
+    mr: MrCommand, sent: signal.Signals, times: int, code: int
+) -> None:
     process = mr.start("run", "jobs_.py:sleeping", "in.txt", "-o", "out", "--workers", 2)
     wait_for(lambda: list(mr.temporary.rglob("*")) and list(Path().glob("started-*")), process)
     below = descendants(process)
     assert len(below) >= 2
     began = time.monotonic()
     for _ in range(times):
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         time.sleep(0.01)  # two keystrokes, not one pending signal
     ended = mr.finish(process)
     assert time.monotonic() - began < 5
-    assert ended.code == 130, ended
-    assert ended.err.splitlines()[-1] == "interrupted; nothing was left behind"
+    assert ended.code == code, ended
+    if sent is signal.SIGINT:
+        assert ended.err.splitlines()[-1] == "interrupted; nothing was left behind"
     assert "Traceback" not in ended.err
     wait_gone(below)
     assert not Path("out").exists()
