@@ -112,6 +112,8 @@ def check_output(output: str, inputs: Sequence[str], options: Options) -> None:
         OutputExists: with what to do.
     """
     filesystem, path = open_url(output, options.storage_options)
+    if not path.strip("/"):
+        raise OutputExists(f"output {output} is the root of a filesystem; name a folder in it")
     path = _fold(filesystem, path)
     for url in inputs:
         try:
@@ -151,7 +153,7 @@ class Staging:
 
     def __init__(self, output: str, run_id: str, options: Options) -> None:
         self.filesystem, path = open_url(output, options.storage_options)
-        self.path = path.rstrip("/")
+        self.path = _fold(self.filesystem, path).rstrip("/")
         self.output = output
         parent, _, name = self.path.rpartition("/")
         self.staged = f"{parent}/.{name}.{run_id}"

@@ -85,10 +85,10 @@ class MrCommand:
 
     def parts(self, output: str = "out") -> list[bytes]:
         """Return the bytes of each part; there is nothing but parts and ``_SUCCESS``."""
-        names = sorted(os.listdir(self.folder / output))
+        names = sorted(os.listdir(os.path.normpath(self.folder / output)))
         assert names[0] == "_SUCCESS"
         assert all(name.startswith("part-") for name in names[1:]), names
-        return [(self.folder / output / name).read_bytes() for name in names[1:]]
+        return [Path(os.path.normpath(self.folder / output), name).read_bytes() for name in names[1:]]
 
     def refuse(self, *arguments: object, output: str = "out", workers: int = 0) -> str:
         """``mr run`` to failure in one line; return the line.  Nothing is left behind."""

@@ -211,6 +211,19 @@ def test_an_output_below_a_file_is_refused_before_any_task(mr: MrCommand) -> Non
     assert "blocker is a file, not a folder" in mr.refuse("wordcount", "in.txt", output="blocker/a/b/out")
 
 
+@pytest.mark.parametrize("output", ["/", "gfs://", "gfs:///"])
+def test_the_root_of_a_filesystem_is_no_output(mr: MrCommand, output: str) -> None:
+    assert f"output {output} is the root of a filesystem" in mr.refuse(
+        "wordcount", "in.txt", "--overwrite", output=output
+    )
+
+
+def test_dots_in_the_name_of_an_output_make_no_folder(mr: MrCommand) -> None:
+    assert mr.run("distinct", "in.txt", output="absent/../out") == [b"a", b"b"]
+    assert mr.parts("out") == [b"a\nb\n"]
+    assert not Path("absent").exists()
+
+
 def test_an_output_in_a_folder_without_the_right_to_write(mr: MrCommand) -> None:
     folder = Path("/proc/sys") if os.getuid() == 0 else mr.folder / "closed"
     if os.getuid() != 0:
