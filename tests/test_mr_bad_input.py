@@ -19,6 +19,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import s3fs
 from mr_command import MrCommand
 
 JOBS = """
@@ -216,6 +217,17 @@ def test_the_root_of_a_filesystem_is_no_output(mr: MrCommand, output: str) -> No
     assert f"output {output} is the root of a filesystem" in mr.refuse(
         "wordcount", "in.txt", "--overwrite", output=output
     )
+
+
+def test_a_remote_output_without_credentials_is_told_in_one_line(
+    mr: MrCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [n for n in os.environ if n.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(mr.folder))
+    s3fs.S3FileSystem.clear_instance_cache()  # other tests have credentials
+    assert "NoCredentialsError" in mr.refuse("wordcount", "in.txt", output="s3://no-such-bucket-here/out")
 
 
 def test_dots_in_the_name_of_an_output_make_no_folder(mr: MrCommand) -> None:

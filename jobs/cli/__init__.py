@@ -29,6 +29,10 @@ COMMANDS = {
 }
 
 
+# Behind fsspec's remote filesystems; not all of their errors are OSErrors (no credentials, for one).
+REMOTE_LIBRARIES = ("aiohttp", "azure", "botocore", "gcsfs", "google", "paramiko", "requests", "s3fs")
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported on first use."""
 
@@ -101,6 +105,8 @@ def known_failure(error: Exception) -> str | None:
         and error.filename
     ):
         return f"{error.filename}: {error.strerror}"
+    if type(error).__module__.partition(".")[0] in REMOTE_LIBRARIES:
+        return f"remote filesystem: {type(error).__name__}: {' '.join(str(error).split())}"
     if isinstance(error, tuple(kinds)):
         return " ".join(str(error).split()) or type(error).__name__
     return None
