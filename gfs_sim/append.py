@@ -18,7 +18,15 @@ from gfs_sim.errors import ChunkLost, LeaseLost
 from gfs_sim.lease import Lease, take_lease
 from gfs_sim.master import Master, SealedChunk
 from gfs_sim.processes import this_process
-from gfs_sim.server import BadReplica, Replica, clone, create_replica, replica_path, write_all, write_sums
+from gfs_sim.server import (
+    BadReplica,
+    Replica,
+    create_replica,
+    replica_path,
+    stage_clone,
+    write_all,
+    write_sums,
+)
 from gfs_sim.writer import PIECE_BYTES, ChunkWriter, OpenChunk
 
 if TYPE_CHECKING:
@@ -41,6 +49,7 @@ class Tail:
         self._sums = array("I")
         self._files: dict[str, int] = {}
         self._version = lease.written.version
+        self._summed = False
         self._more: list[SealedChunk] = []
         self._chunk: OpenChunk | None = None
         self._allocated: list[Chunk] = [] if lease.written is lease.chunk else [lease.written]
@@ -92,7 +101,7 @@ class Tail:
             return Sums(version=1, length=0, blocks=array("I"))
         with self._master.open_replica(server, known) as replica:
             if self.lease.written is not self.lease.chunk:
-                clone(replica, folder, server, handle, length=known.length, version=1)
+                stage_clone(replica, folder, server, handle, length=known.length, version=1).place()
                 sums = Sums(version=1, length=known.length, blocks=_cut(replica, known.length))
             else:
                 sums = Sums(
@@ -177,6 +186,7 @@ class Tail:
         self._seal_chunk()
         version = self._version + 1
         sums = Sums(version=version, length=self.length, blocks=self._sums)
+        self._summed = True
         for server in list(self._files):
             try:
                 if master.durable:
@@ -230,7 +240,8 @@ class Tail:
     def _cut_back(self, fd: int) -> None:
         """Free the room of what was not committed, and close the file; the next appender would do it too."""
         with contextlib.suppress(OSError):
-            if time.time() < self._until:
+            # Once the new sums may be there, the data has to stay as long as they say.
+            if not self._summed and time.time() < self._until:
                 os.ftruncate(fd, self.lease.chunk.length)
         os.close(fd)
 

@@ -171,14 +171,15 @@ def seal(
 ) -> None:
     """Fix a new chunk's length and replicas as it is published; LeaseLost if the chunk is gone.
 
-    A server killed meanwhile has lost its row in ``replicas`` and does not count.
+    A server killed meanwhile has lost its row in ``replicas`` and does not count, nor does a replica that
+    was found to be bad.
     """
     row = connection.execute(
         "UPDATE chunks SET length = ?, writer = NULL, lease_until = NULL WHERE handle = ? AND writer = ? RETURNING handle",
         (length, handle, writer),
     ).fetchall()
-    held = {name for (name,) in connection.execute("SELECT server FROM replicas WHERE handle = ?", (handle,))}
-    kept = [server for server in servers if server in held]
+    held = dict(connection.execute("SELECT server, bad FROM replicas WHERE handle = ?", (handle,)).fetchall())
+    kept = [server for server in servers if held.get(server) == 0]
     if not row or not kept:
         raise LeaseLost(
             f"chunk {handle:016x} of the unpublished file is gone (its servers failed, or the store took its"
@@ -186,7 +187,7 @@ def seal(
         )
     for server in kept:
         set_replica(connection, handle, server, length)
-    for server in held.difference(kept):
+    for server in set(held).difference(kept):
         forget_replica(connection, handle, server)
     if len(kept) < wanted:
         ask_repair(connection, [handle])

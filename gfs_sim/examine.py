@@ -1,7 +1,6 @@
 """Look at chunks and their replicas on disk; what is found goes to ``health`` (a report) and ``recovery`` (a plan)."""
 
 import contextlib
-import os
 import sqlite3
 from dataclasses import dataclass
 
@@ -84,9 +83,7 @@ def _rows(
 def _condition(master: Master, chunk: Chunk, server: str, verify: bool) -> tuple[Condition, str]:
     try:
         with contextlib.closing(master.open_replica(server, chunk)) as replica:
-            size = os.stat(replica.path).st_size
-            if size < replica.sums.length:
-                return "corrupt", f"{replica.path}: {size} bytes, its sums are for {replica.sums.length}"
+            replica.check_size()
             if verify:
                 replica.verify()
     except BadReplica as bad:

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import random
+import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from gfs_sim.chunks import Chunk
 from gfs_sim.database import create_database, open_database
 from gfs_sim.errors import NoSuchStore
 from gfs_sim.processes import is_alive, this_process
-from gfs_sim.server import BadReplica, Replica, read_sums, remove_replica
+from gfs_sim.server import BadReplica, Replica, read_sums, remove_replica, replica_path
 from gfs_sim.values import Settings
 
 STEP_GARBAGE = 64
@@ -114,17 +115,43 @@ class Master:
                 s for (s,) in connection.execute("SELECT server FROM replicas WHERE handle = ?", (handle,))
             }
             names = [s for (s,) in connection.execute("SELECT name FROM servers WHERE state <> 'dead'")]
-        found = []
-        for name in names:
-            with contextlib.suppress(BadReplica, OSError):
-                sums = read_sums(self.folder, name, handle)
-                if name not in known and sums.version >= chunk.version and sums.length >= chunk.length:
-                    found.append(name)
-        if found:
-            with self.database.write() as connection:
-                for name in found:
-                    chunks.set_replica(connection, handle, name, chunk.length)
+        found = [name for name in names if name not in known and self.adopt(handle, name) == "adopted"]
         return Chunk(handle, chunk.version, chunk.length, tuple(found))
+
+    def adopt(self, handle: int, server: str) -> str:
+        """List a replica found on a server if it is current; return adopted, stale, unknown or unpublished."""
+        with self.database.write() as connection:
+            row = connection.execute(
+                "SELECT length, writer, lease FROM chunks WHERE handle = ?", (handle,)
+            ).fetchone()
+            if row is None:
+                return "unknown"
+            length, writer, lease = row
+            if writer is not None and lease is None:
+                return "unpublished"
+            if not self.is_current(connection, handle, server):
+                return "stale"
+            chunks.set_replica(connection, handle, server, length)
+            return "adopted"
+
+    def is_current(self, connection: sqlite3.Connection, handle: int, server: str) -> bool:
+        """Return whether a server has a replica of a published chunk at the chunk's version, or a later one.
+
+        A later one is of an append that did not commit: its first bytes are right, and the next append takes
+        the version over (GFS 4.5).
+        """
+        row = connection.execute(
+            "SELECT version, length FROM chunks WHERE handle = ? AND (writer IS NULL OR lease IS NOT NULL)",
+            (handle,),
+        ).fetchone()
+        if row is None:
+            return False
+        try:
+            sums = read_sums(self.folder, server, handle)
+        except (BadReplica, NotADirectoryError):
+            return False
+        there = os.path.exists(replica_path(self.folder, server, handle))
+        return there and sums.version >= row[0] and sums.length >= row[1]
 
     def open_replica(self, server: str, chunk: Chunk) -> Replica:
         """Open a replica that is at least as new and as long as the chunk; BadReplica otherwise."""

@@ -88,7 +88,9 @@ def priority(state: ChunkState, racks: Mapping[str, str], live: int) -> int:
     deleted files hold (GFS 4.3 mends live files first).
     """
     goal = goal_of(state, live)
-    staying = len(state.staying)
+    # A server may have failed since the chunk was looked at.
+    kept = [server for server in state.staying if server in racks]
+    staying = len(kept)
     if not state.sources:
         place = 4
     elif staying < goal and staying <= 1:
@@ -97,7 +99,7 @@ def priority(state: ChunkState, racks: Mapping[str, str], live: int) -> int:
         place = 1
     elif staying < goal:
         place = 2
-    elif misplaced([racks[server] for server in state.staying], set(racks.values())):
+    elif misplaced([racks[server] for server in kept], set(racks.values())):
         place = 3
     else:
         place = 5
@@ -165,9 +167,10 @@ def plan_chunk(state: ChunkState, servers: Sequence[Candidate], random: Random) 
 def plan_repairs(
     states: Sequence[ChunkState], servers: Sequence[Candidate], random: Random
 ) -> list[ChunkPlan]:
-    """Return the plans of all chunks that need something, most urgent first."""
+    """Return the plans of all chunks that need something (even if it cannot be had), most urgent first."""
     plans = [plan_chunk(state, servers, random) for state in states]
-    return sorted((plan for plan in plans if plan.clones or plan.removals), key=lambda plan: plan.priority)
+    needy = [plan for plan in plans if plan.clones or plan.removals or plan.lacking]
+    return sorted(needy, key=lambda plan: plan.priority)
 
 
 def plan_balance(
@@ -188,11 +191,10 @@ def plan_balance(
     shared = {name: max(1.0, min(room[name], 2 * mean_bytes)) for name in room}
     mean = sum(used.values()) / sum(shared.values())
     held: dict[str, list[ChunkState]] = {name: [] for name in used}
-    places = {state.handle: list(state.staying) for state in states}
+    places = {state.handle: [name for name in state.staying if name in used] for state in states}
     for state in states:
-        for server in state.staying:
-            if server in held:
-                held[server].append(state)
+        for server in places[state.handle]:
+            held[server].append(state)
     moves: list[tuple[Clone, Removal]] = []
     for chunks in held.values():
         chunks.sort(key=lambda state: state.length)

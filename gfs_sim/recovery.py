@@ -5,8 +5,8 @@ Each step looks again at what it is about to change, inside a transaction: the s
 
 import contextlib
 import itertools
-import os
 import random
+import sqlite3
 import time
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from gfs_sim.examine import Examined, examine
 from gfs_sim.master import Master
 from gfs_sim.placement import Candidate
 from gfs_sim.plans import ChunkPlan, Clone, Removal, plan_balance, plan_chunk, plan_repairs
-from gfs_sim.server import BadReplica, clone, read_sums, replica_path, scan_folder
+from gfs_sim.server import BadReplica, scan_folder, stage_clone
 from gfs_sim.values import CollectReport, RepairReport
 
 STRAY_AFTER_S = 600.0
@@ -34,7 +34,7 @@ def repair(master: Master, *, verify: bool = False, handles: list[int] | None = 
     plans = plan_repairs([each.state for each in examined], _live(master), random.Random())
     report = RepairReport(lost_chunks=sum(not each.state.sources for each in examined))
     for plan in plans:
-        report = _add(report, run_plan(master, by_handle[plan.handle].chunk, plan))
+        report = add(report, run_plan(master, by_handle[plan.handle].chunk, plan))
     with master.database.write() as connection:
         if handles is None:
             connection.execute("DELETE FROM repairs")
@@ -115,7 +115,8 @@ def _live(master: Master) -> list[Candidate]:
         return chunks.candidates(connection, free, time.time())
 
 
-def _add(first: RepairReport, second: RepairReport) -> RepairReport:
+def add(first: RepairReport, second: RepairReport) -> RepairReport:
+    """Return the two reports as one."""
     return RepairReport(
         cloned=first.cloned + second.cloned,
         cloned_bytes=first.cloned_bytes + second.cloned_bytes,
@@ -130,7 +131,12 @@ def run_plan(master: Master, chunk: Chunk, plan: ChunkPlan) -> RepairReport:
     cloned = sum(run_clone(master, chunk, each) for each in plan.clones)
     removed = sum(run_removal(master, each) for each in plan.removals)
     waiting = int(plan.lacking > 0 or cloned < len(plan.clones))
-    return RepairReport(cloned=cloned, cloned_bytes=cloned * chunk.length, removed=removed, waiting=waiting)
+    return RepairReport(
+        cloned=cloned,
+        cloned_bytes=cloned * chunk.length,
+        removed=removed,
+        waiting=waiting,
+    )
 
 
 def run_clone(master: Master, chunk: Chunk, plan: Clone) -> bool:
@@ -138,7 +144,7 @@ def run_clone(master: Master, chunk: Chunk, plan: Clone) -> bool:
     for server in plan.sources:
         try:
             with master.open_replica(server, chunk) as source:
-                clone(
+                staged = stage_clone(
                     source,
                     master.folder,
                     plan.target,
@@ -153,27 +159,41 @@ def run_clone(master: Master, chunk: Chunk, plan: Clone) -> bool:
         except OSError as error:
             master.note("clone failed", plan.target, plan.handle, str(error))
             return False
-        now = time.time()
-        with master.database.write() as connection:
-            known = chunks.locate(connection, plan.handle)
-            state = connection.execute("SELECT state FROM servers WHERE name = ?", (plan.target,)).fetchone()
-            current = (
-                known is not None
-                and (known.version, known.length) == (chunk.version, chunk.length)
-                and state == ("live",)
-                # A collector may have taken the new files for those of the replica that was here before.
-                and all(
-                    os.path.exists(replica_path(master.folder, plan.target, plan.handle, suffix))
-                    for suffix in (layout.CHUNK_SUFFIX, layout.SUMS_SUFFIX)
-                )
-            )
-            if current:
+        try:
+            with master.database.write() as connection:
+                if not _may_place(connection, chunk, plan.target):
+                    return False
+                staged.place()
                 chunks.set_replica(connection, plan.handle, plan.target, chunk.length)
-                chunks.record_event(connection, now, "cloned", plan.target, plan.handle, f"from {server}")
-            else:
-                connection.execute("INSERT OR IGNORE INTO garbage VALUES (?, ?)", (plan.handle, plan.target))
-        return current
+                chunks.record_event(
+                    connection, time.time(), "cloned", plan.target, plan.handle, f"from {server}"
+                )
+            return True
+        except OSError as error:
+            master.note("clone failed", plan.target, plan.handle, str(error))
+            return False
+        finally:
+            staged.discard()
     return False
+
+
+def _may_place(connection: sqlite3.Connection, chunk: Chunk, target: str) -> bool:
+    """Return whether a clone is still right: same chunk, live server, and no replica there that is in use.
+
+    Under the write lock nobody can begin to append to what is there; somebody who has begun holds a lease.
+    """
+    row = connection.execute(
+        "SELECT version, length, lease IS NOT NULL AND lease_until >= ? FROM chunks WHERE handle = ?",
+        (time.time(), chunk.handle),
+    ).fetchone()
+    if row is None or row[:2] != (chunk.version, chunk.length):
+        return False
+    listed = connection.execute(
+        "SELECT bad FROM replicas WHERE handle = ? AND server = ?", (chunk.handle, target)
+    ).fetchone()
+    if listed is not None and (not listed[0] or row[2]):
+        return False
+    return bool(connection.execute("SELECT state FROM servers WHERE name = ?", (target,)).fetchone() == ("live",))
 
 
 def run_removal(master: Master, plan: Removal) -> bool:
@@ -185,10 +205,12 @@ def run_removal(master: Master, plan: Removal) -> bool:
             (plan.handle, plan.server),
         ).fetchone()[0]
         held = connection.execute(
-            "SELECT 1 FROM replicas WHERE handle = ? AND server = ?", (plan.handle, plan.server)
+            "SELECT 1 FROM replicas JOIN chunks USING (handle)"
+            " WHERE handle = ? AND server = ? AND (lease IS NULL OR lease_until < ?)",
+            (plan.handle, plan.server, time.time()),
         ).fetchone()
         if others < plan.needs or not held:
-            return False
+            return False  # done already, no longer right, or somebody is appending to it
         chunks.forget_replica(connection, plan.handle, plan.server)
         chunks.record_event(connection, time.time(), "removed", plan.server, plan.handle, plan.reason)
     master.collect([(plan.handle, plan.server)])
@@ -205,7 +227,7 @@ def balance(master: Master, *, threshold: float = 0.1) -> RepairReport:
         if not run_clone(master, chunk, copy):
             continue
         removed = run_removal(master, removal)
-        report = _add(report, RepairReport(cloned=1, cloned_bytes=chunk.length, removed=int(removed)))
+        report = add(report, RepairReport(cloned=1, cloned_bytes=chunk.length, removed=int(removed)))
     return report
 
 
@@ -264,36 +286,9 @@ def find_orphans(master: Master) -> list[tuple[int, str]]:
                 }
             orphans += [(handle, name) for handle in batch if handle not in known]
             for handle in batch:
-                if handle in known and handle not in listed and adopt(master, handle, name) == "stale":
+                if handle in known and handle not in listed and master.adopt(handle, name) == "stale":
                     orphans.append((handle, name))
     return orphans
-
-
-def adopt(master: Master, handle: int, server: str) -> str:
-    """List a replica found on a server if it is current; return adopted, stale, unknown or unpublished.
-
-    A version above the master's is one whose append had not committed; its first bytes are right, and the
-    master takes the version over (GFS 4.5).
-    """
-    try:
-        sums = read_sums(master.folder, server, handle)
-    except BadReplica:
-        sums = None
-    with master.database.write() as connection:
-        row = connection.execute(
-            "SELECT version, length, writer, lease FROM chunks WHERE handle = ?", (handle,)
-        ).fetchone()
-        if row is None:
-            return "unknown"
-        version, length, writer, lease = row
-        if writer is not None and lease is None:
-            return "unpublished"
-        if sums is None or sums.version < version or sums.length < length:
-            return "stale"
-        if not os.path.exists(replica_path(master.folder, server, handle)):
-            return "stale"
-        chunks.set_replica(connection, handle, server, length)
-        return "adopted"
 
 
 def _remove_strays(master: Master) -> None:
@@ -309,23 +304,31 @@ def _remove_strays(master: Master) -> None:
 
 
 def rescan(master: Master) -> int:
-    """Rebuild the locations of all chunks from the servers' folders; return the replicas found."""
+    """Rebuild the locations of all chunks from the servers' folders; return the replicas listed.
+
+    The folders are read beforehand. What was published meanwhile, and so is listed but was not seen, is
+    looked up on its server inside the transaction. Unpublished chunks keep their locations: their writers
+    know where they are, and have written no sums yet.
+    """
     with master.database.write() as connection:
         for statement in REPLICAS.split(";"):
-            if statement.strip():
-                connection.execute(statement)
+            connection.execute(statement)
         names = [name for (name,) in connection.execute("SELECT name FROM servers WHERE state <> 'dead'")]
-        # Unpublished chunks keep theirs: their writers know where they are, and have no sums yet.
-        connection.execute(
-            "DELETE FROM replicas WHERE handle IN (SELECT handle FROM contents) OR handle NOT IN"
-            " (SELECT handle FROM chunks)"
-        )
+    seen = {(handle, name) for name in names for handle in scan_folder(master.folder, name)}
+    with master.database.write() as connection:
+        listed = connection.execute(
+            "SELECT replicas.handle, server FROM replicas LEFT JOIN chunks USING (handle)"
+            " WHERE writer IS NULL OR lease IS NOT NULL"
+        ).fetchall()
+        current = {place for place in seen.union(listed) if master.is_current(connection, *place)}
+        for handle, server in listed:
+            if (handle, server) not in current:
+                connection.execute("DELETE FROM replicas WHERE handle = ? AND server = ?", (handle, server))
+        for handle, server in current:
+            length = connection.execute("SELECT length FROM chunks WHERE handle = ?", (handle,)).fetchone()[0]
+            chunks.set_replica(connection, handle, server, length)
         connection.execute(
             "UPDATE servers SET used_bytes = (SELECT COALESCE(SUM(bytes), 0) FROM replicas WHERE server = name)"
         )
-    found = 0
-    for name in names:
-        for handle in scan_folder(master.folder, name):
-            found += adopt(master, handle, name) == "adopted"
-    master.note("rescan", None, None, f"{found} replicas found")
-    return found
+        chunks.record_event(connection, time.time(), "rescan", None, None, f"{len(current)} replicas found")
+    return len(current)

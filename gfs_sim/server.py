@@ -73,13 +73,8 @@ def write_sums(
     """Write a replica's sums file; one that replaces another does so at once (``fresh``: there is none)."""
     path = replica_path(servers, server, handle, layout.SUMS_SUFFIX)
     target = path if fresh else _temporary(path)
-    fd = _open_new(target, os.O_WRONLY | os.O_TRUNC)
-    try:
+    with _opened(target, durable) as fd:
         write_all(fd, memoryview(sums.encode()))
-        if durable:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
     if not fresh:
         os.replace(target, path)
     if durable:
@@ -128,6 +123,10 @@ def scan_folder(servers: Path, server: str) -> Iterator[int]:
         yield from sorted(handle for handle in handles if handle is not None)
 
 
+class _Mismatch(Exception):
+    """The data does not fit the sums this reader has."""
+
+
 class Replica:
     """A replica open for reading at a known version; every byte it returns has been verified."""
 
@@ -158,6 +157,42 @@ class Replica:
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill ``target`` from ``offset`` on (within the length asked for); BadReplica if a checksum differs."""
+        while True:
+            try:
+                self._read(offset, target)
+                return
+            except _Mismatch as mismatch:
+                self._renew_sums(mismatch)
+
+    def verify(self) -> None:
+        """Read every block; BadReplica at the first that does not match, or if the file is too short."""
+        buffer = memoryview(bytearray(CLONE_BYTES))
+        while True:
+            try:
+                for start in range(0, self.sums.length, CLONE_BYTES):
+                    self._read(start, buffer[: min(CLONE_BYTES, self.sums.length - start)])
+                return
+            except _Mismatch as mismatch:
+                self._renew_sums(mismatch)
+
+    def check_size(self) -> None:
+        """Raise BadReplica if the file is shorter than its sums say; the bytes are not read."""
+        while os.fstat(self._fd).st_size < self.sums.length:
+            self._renew_sums(_Mismatch("is shorter than its sums say"))
+
+    def _renew_sums(self, mismatch: "_Mismatch") -> None:
+        """Read the sums again, since an append replaces them; BadReplica if they are the same as before.
+
+        An appender adds data, then sums; it cuts off what did not commit by sums, then data. So the sums on
+        disk always fit what is on disk, up to their length, and only a reader with older ones can differ.
+        """
+        sums = self._load()
+        if sums == self.sums:
+            raise BadReplica("corrupt", f"{self.path}: {mismatch}")
+        self.sums = sums
+        self._scratch_block = -1
+
+    def _read(self, offset: int, target: memoryview) -> None:
         position, remaining = offset, target
         while remaining:
             block, skip = divmod(position, BLOCK_BYTES)
@@ -185,42 +220,15 @@ class Replica:
         self._scratch_block = block
 
     def _read_blocks(self, block: int, target: memoryview) -> None:
-        if self._matches(block, target):
-            return
-        # An append may have changed a partial block and its sum between our two reads; the sums are replaced
-        # after the data, so fresh sums fit the data read after them. Two tries, since a damaged replica stays so.
-        for _ in range(2):
-            self.sums = self._load()
-            size = min(len(target), self.sums.length - block * BLOCK_BYTES)
-            if size == len(target) and self._ends_block(block, size) and self._matches(block, target):
-                return
-            if not self._ends_block(block, size) or size < len(target):
-                # The last block grew or shrank: read it whole and keep the part asked for.
-                whole = bytearray(
-                    min(-(-len(target) // BLOCK_BYTES) * BLOCK_BYTES, self.sums.length - block * BLOCK_BYTES)
-                )
-                if len(whole) >= len(target) and self._matches(block, memoryview(whole)):
-                    target[:] = memoryview(whole)[: len(target)]
-                    return
-        raise BadReplica("corrupt", f"{self.path}: checksum of block {block} or later does not match")
-
-    def _ends_block(self, block: int, size: int) -> bool:
-        return size % BLOCK_BYTES == 0 or block * BLOCK_BYTES + size == self.sums.length
-
-    def _matches(self, block: int, target: memoryview) -> bool:
         got = 0
         while got < len(target):
             count = os.preadv(self._fd, [target[got:]], block * BLOCK_BYTES + got)
             if count == 0:
-                return False
+                raise _Mismatch("is shorter than its sums say")
             got += count
-        return first_bad_block(self.sums.blocks, block, target) is None
-
-    def verify(self) -> None:
-        """Read every block; BadReplica at the first that does not match."""
-        buffer = memoryview(bytearray(min(CLONE_BYTES, max(1, self.sums.length))))
-        for start in range(0, self.sums.length, CLONE_BYTES):
-            self._read_blocks(start // BLOCK_BYTES, buffer[: min(CLONE_BYTES, self.sums.length - start)])
+        bad = first_bad_block(self.sums.blocks, block, target)
+        if bad is not None:
+            raise _Mismatch(f"checksum of block {bad} does not match")
 
     def close(self) -> None:
         """Close the file."""
@@ -238,7 +246,56 @@ class Replica:
         self.close()
 
 
-def clone(
+class StagedReplica:
+    """A copy of a replica under temporary names, waiting to be put in place or thrown away."""
+
+    def __init__(self, servers: Path, server: str, handle: int) -> None:
+        self._paths = [
+            (_temporary(path), path)
+            for path in (
+                replica_path(servers, server, handle),
+                replica_path(servers, server, handle, layout.SUMS_SUFFIX),
+            )
+        ]
+
+    def fill(self, source: Replica, *, length: int, version: int, durable: bool) -> None:
+        """Copy the first ``length`` bytes of ``source``, verified on the way, with sums of that version."""
+        (chunk, _), (sums_path, _) = self._paths
+        sums = array("I")
+        buffer = memoryview(bytearray(min(CLONE_BYTES, max(1, length))))
+        with _opened(chunk, durable) as fd:
+            for start in range(0, length, CLONE_BYTES):
+                part = buffer[: min(CLONE_BYTES, length - start)]
+                source.read_into(start, part)
+                add_blocks(sums, start, part)
+                write_all(fd, part)
+        with _opened(sums_path, durable) as fd:
+            write_all(fd, memoryview(Sums(version=version, length=length, blocks=sums).encode()))
+
+    def place(self) -> None:
+        """Give it its names, over what is there; the sums last, since without them there is no replica."""
+        for temporary, path in self._paths:
+            os.replace(temporary, path)
+
+    def discard(self) -> None:
+        """Remove what was not placed."""
+        for temporary, _ in self._paths:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+@contextlib.contextmanager
+def _opened(path: str, durable: bool) -> Iterator[int]:
+    fd = _open_new(path, os.O_WRONLY | os.O_TRUNC)
+    try:
+        yield fd
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def stage_clone(
     source: Replica,
     servers: Path,
     server: str,
@@ -247,30 +304,12 @@ def clone(
     length: int,
     version: int,
     durable: bool = False,
-) -> None:
-    """Copy the first ``length`` bytes of a replica to ``server`` under ``handle``, verified on the way.
-
-    What is there under that name is replaced whole; a failed copy leaves it untouched.
-    """
-    path = replica_path(servers, server, handle)
-    temporary = _temporary(path)
-    sums = array("I")
-    fd = _open_new(temporary, os.O_WRONLY | os.O_TRUNC)
+) -> StagedReplica:
+    """Copy the first ``length`` bytes of a replica to ``server`` under ``handle``; nothing is left if that fails."""
+    staged = StagedReplica(servers, server, handle)
     try:
-        try:
-            buffer = memoryview(bytearray(min(CLONE_BYTES, max(1, length))))
-            for start in range(0, length, CLONE_BYTES):
-                part = buffer[: min(CLONE_BYTES, length - start)]
-                source.read_into(start, part)
-                add_blocks(sums, start, part)
-                write_all(fd, part)
-            if durable:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(temporary, path)
+        staged.fill(source, length=length, version=version, durable=durable)
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        staged.discard()
         raise
-    write_sums(servers, server, handle, Sums(version=version, length=length, blocks=sums), durable=durable)
+    return staged

@@ -5,12 +5,21 @@ import errno
 import os
 import shutil
 import time
+from dataclasses import replace
 
 from gfs_sim import chunks, layout, recovery
 from gfs_sim.errors import BadSetting, NoServer
 from gfs_sim.master import Master
 from gfs_sim.server import remove_replica, scan_folder
 from gfs_sim.values import RepairReport, ServerStatus
+
+DRAIN_PAUSE_S = 0.02
+DRAIN_IDLE_ROUNDS = 25
+"""A chunk that is being appended to is not touched; its appender's lease is over in moments."""
+_NAMED = (
+    "FROM replicas JOIN contents USING (handle) JOIN nodes USING (content) JOIN chunks USING (handle)"
+    " WHERE server = ? AND length > 0"
+)
 
 
 def statuses(master: Master) -> list[ServerStatus]:
@@ -102,7 +111,7 @@ def revive(master: Master, name: str) -> int:
     adopted = 0
     refused = []
     for handle in scan_folder(master.folder, name):
-        verdict = recovery.adopt(master, handle, name)
+        verdict = master.adopt(handle, name)
         adopted += verdict == "adopted"
         if verdict in ("stale", "unknown"):
             refused.append((handle, name))
@@ -129,31 +138,30 @@ def drain(master: Master, name: str) -> RepairReport:
         handles = [h for (h,) in connection.execute("SELECT handle FROM replicas WHERE server = ?", (name,))]
     if handles and not others:
         raise NoServer(f"server {name!r} cannot be drained: no other live server is there to take its chunks")
-    report = recovery.repair(master, handles=handles)
+    report = RepairReport()
+    idle_rounds = 0
+    while idle_rounds < DRAIN_IDLE_ROUNDS:
+        done = recovery.repair(master, handles=handles)
+        report = recovery.add(report, done)
+        handles = _held(master, name)
+        if not handles:
+            break
+        idle_rounds = 0 if done.cloned or done.removed else idle_rounds + 1
+        time.sleep(DRAIN_PAUSE_S)
     with master.database.write() as connection:
-        left = connection.execute("SELECT handle FROM replicas WHERE server = ?", (name,)).fetchall()
-        named = connection.execute(
-            "SELECT COUNT(DISTINCT handle) FROM replicas JOIN contents USING (handle) JOIN nodes USING (content)"
-            " JOIN chunks USING (handle) WHERE server = ? AND length > 0",
-            (name,),
-        ).fetchone()[0]
+        named = connection.execute(f"SELECT COUNT(DISTINCT handle) {_NAMED}", (name,)).fetchone()[0]
         unpublished = connection.execute(
             "SELECT COUNT(*) FROM replicas JOIN chunks USING (handle) WHERE server = ? AND writer IS NOT NULL",
             (name,),
         ).fetchone()[0]
-        if named or unpublished:
-            if named and not report.lost_chunks:
-                raise NoServer(
-                    f"server {name!r} still holds {named} of {len(left)} chunks: the other servers have no room for"
-                    " them; it stays, draining"
-                )
-            return RepairReport(
-                cloned=report.cloned,
-                cloned_bytes=report.cloned_bytes,
-                removed=report.removed,
-                lost_chunks=report.lost_chunks,
-                waiting=named + unpublished,
+        if named and not report.lost_chunks:
+            raise NoServer(
+                f"server {name!r} still holds {named} chunks: the other servers have no room for them, or they are"
+                " being appended to; it stays, draining, and can be drained again"
             )
+        if named or unpublished:
+            return replace(report, waiting=named + unpublished)
+        # What is left are bytes that were replaced and may still be read for a while, and empty chunks.
         connection.execute("DELETE FROM replicas WHERE server = ?", (name,))
         connection.execute("DELETE FROM garbage WHERE server = ?", (name,))
         connection.execute("DELETE FROM servers WHERE name = ?", (name,))
@@ -163,4 +171,9 @@ def drain(master: Master, name: str) -> RepairReport:
     for handle in scan_folder(master.folder, name):
         remove_replica(master.folder, name, handle)
     shutil.rmtree(master.folder / name, ignore_errors=True)
-    return report
+    return replace(report, waiting=0)
+
+
+def _held(master: Master, name: str) -> list[int]:
+    with master.database.read() as connection:
+        return [h for (h,) in connection.execute(f"SELECT DISTINCT handle {_NAMED}", (name,))]

@@ -136,7 +136,7 @@ class RepairReport:
     removed: int = 0
     lost_chunks: int = 0
     waiting: int = 0
-    """Chunks that still lack replicas, since no server can take one."""
+    """Chunks that still lack replicas: no server can take one, or the chunk changed meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,11 +39,11 @@ def replica_files(fs: GFSFileSystem) -> list[Path]:
     return sorted(path for path in (fs.store.root / "servers").rglob("*") if path.is_file())
 
 
-def hammer(root: str, number: int) -> None:
+def hammer(root: str, number: int, steps: int = 60) -> None:
     fs = GFSFileSystem(root=root)
     picks = random.Random(number)
     model: dict[str, bytes] = {}
-    for step in range(60):
+    for step in range(steps):
         path = f"/{number}/{picks.randrange(5)}"
         action = picks.choice(["write", "write", "append", "move", "remove", "read", "common"])
         if action == "write":
@@ -80,6 +80,46 @@ def test_processes_working_side_by_side_each_see_their_own_files_right(fs: GFSFi
     fs.store.gc()
     handles = {place.handle for path in fs.find("/") for place in fs.store.locations(path)}
     assert len(replica_files(fs)) == 4 * len(handles)  # two replicas each, each with its sums
+
+
+def test_upkeep_and_a_failing_server_beside_working_processes_cost_nothing(tmp_path: Path) -> None:
+    Store.create(tmp_path / "store", chunk_bytes=CHUNK_BYTES, servers=4, replication=3)
+    fs = GFSFileSystem(root=tmp_path / "store")
+    workers = [FORK.Process(target=hammer, args=(fs.root, number, 150)) for number in range(3)]
+    for worker in workers:
+        worker.start()
+    picks = random.Random(9)
+    store = fs.store
+    failed = False
+    added: list[str] = []
+    while any(worker.is_alive() for worker in workers):
+        action = picks.choice(["repair", "verify", "balance", "gc", "fail", "add", "drain", "rescan"])
+        if action == "repair":
+            store.repair()
+        elif action == "verify":
+            store.repair(verify=True)
+        elif action == "balance":
+            store.balance(threshold=0.02)
+        elif action == "gc":
+            store.gc()
+        elif action == "rescan":
+            store.rescan()
+        elif action == "add" and len(added) < 2:
+            added.append(store.add_server())
+        elif action == "drain" and added and store.drain_server(added[-1]).waiting == 0:
+            added.pop()
+        elif action == "fail":
+            # Always the same one, so that no chunk ever has all its replicas on failed servers.
+            failed = not failed
+            _ = store.kill_server("s1") if failed else store.revive_server("s1")
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    if failed:
+        store.revive_server("s1")
+    store.repair()
+    health = store.fsck()
+    assert (health.healthy, health.under_replicated, health.over_replicated) == (True, 0, 0)
+    assert health.corrupt_replicas == 0
+    assert not [event for event in store.events(limit=10_000) if event.kind == "corrupt"]
 
 
 def append_lines(root: str, number: int) -> None:
