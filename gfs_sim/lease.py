@@ -8,7 +8,7 @@ import random
 import sqlite3
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gfs_sim import chunks, namespace
 from gfs_sim.chunks import Chunk
@@ -92,6 +92,11 @@ def _try_lease(connection: sqlite3.Connection, path: str, free: dict[str, int], 
         chunks.drop_chunks(connection, [last.handle])
         handles.pop()
         last = None
+    if last is not None:
+        # A server being drained is left behind by the appenders of chunks that others have too.
+        draining = {s for (s,) in connection.execute("SELECT name FROM servers WHERE state = 'draining'")}
+        staying = tuple(server for server in last.servers if server not in draining)
+        last = replace(last, servers=staying or last.servers)
     if last is None or last.length >= target.chunk_bytes:
         last = new_chunk()
         connection.execute("INSERT INTO contents VALUES (?, ?, ?)", (node.content, len(handles), last.handle))

@@ -193,7 +193,9 @@ def _may_place(connection: sqlite3.Connection, chunk: Chunk, target: str) -> boo
     ).fetchone()
     if listed is not None and (not listed[0] or row[2]):
         return False
-    return bool(connection.execute("SELECT state FROM servers WHERE name = ?", (target,)).fetchone() == ("live",))
+    return bool(
+        connection.execute("SELECT state FROM servers WHERE name = ?", (target,)).fetchone() == ("live",)
+    )
 
 
 def run_removal(master: Master, plan: Removal) -> bool:
