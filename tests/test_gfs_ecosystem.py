@@ -97,6 +97,10 @@ def test_a_dask_task_that_raises_leaves_no_half_file(fs: GFSFileSystem) -> None:
 def test_where_chunks_lie_is_told_for_locality(fs: GFSFileSystem) -> None:
     fs.pipe("f", b"x" * 40_000)
     places = fs.locations("f")
-    assert [(place["offset"], place["length"]) for place in places] == [(0, 16384), (16384, 16384), (32768, 7232)]
+    assert [(place["offset"], place["length"]) for place in places] == [
+        (0, 16384),
+        (16384, 16384),
+        (32768, 7232),
+    ]
     names = {server.name for server in fs.store.servers()}
     assert all(len(place["servers"]) == 1 and place["servers"][0] in names for place in places)
