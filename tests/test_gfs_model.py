@@ -25,7 +25,7 @@ from gfs_sim.database import open_database
 from gfs_sim.server import replica_path
 
 CHUNK_BYTES = 4096
-NAMES = st.sampled_from(["/a", "/b", "/d/a", "/d/b", "/d/e/a", "/log[1]"])
+NAMES = st.sampled_from(["/a", "/d/a", "/d/e/a", "/log[1]"])
 FOLDERS = ["/d", "/d/e"]
 
 
@@ -175,6 +175,25 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.killed is not None
         self.store.revive_server(self.killed)
         self.killed = None
+
+    @precondition(lambda self: self.killed is None and not self.damaged)
+    @rule(path=NAMES, size=st.integers(1, CHUNK_BYTES))
+    def append_while_a_server_is_down(self, path: str, size: int) -> None:
+        self.store.repair()
+        places = self.store.locations(path) if path in self.files else []
+        if not places:
+            return
+        down = places[-1].servers[0]
+        self.store.kill_server(down)
+        self.append(path=path, size=size, seed=size)
+        self.store.revive_server(down)
+        assert self.fs.cat_file(path) == self.files[path]
+
+    @rule(source=NAMES, goal=NAMES, size=st.integers(1, CHUNK_BYTES))
+    def copy_and_append(self, source: str, goal: str, size: int) -> None:
+        if source in self.files:
+            self.copy(source=source, goal=goal)
+            self.append(path=goal, size=size, seed=size)
 
     @precondition(lambda self: self.killed is None)
     @rule(pick=st.integers(0, 2**32))
