@@ -98,7 +98,7 @@ def plan_stage(
             stage.partitions or options.partitions or default_partitions(total_bytes, options.workers)
         )
         shuffle = _shuffle(stage, batch_schema, partitions, made)
-    out_schema = (stage.output_schema or _reduced_schema(stage, batch_schema)) if stage.is_batch else None
+    out_schema = (stage.output_schema or batch_schema) if stage.is_batch else None
     if final:
         if out_schema is not None:
             check_columns(out_schema, options.output_format)
@@ -168,10 +168,6 @@ def _map_schema(stage: Stage, inputs: list[Made]) -> pa.Schema:
 def _known(schema: pa.Schema | None) -> pa.Schema:
     if schema is None:
         raise BadJob("a batch stage cannot read the output of a record stage; give it batches or files")
-    return schema
-
-
-def _reduced_schema(stage: Stage, schema: pa.Schema | None) -> pa.Schema | None:
     return schema
 
 
