@@ -310,8 +310,7 @@ class Coordinator:
             if not self._idle[kind] or (kind == "reduce" and self._left["map"]):
                 break
             index = self._idle[kind].popleft()
-            worker = next(iter(self._free))
-            del self._free[worker]
+            worker, _ = self._free.popitem()  # the last to be freed: its memory and caches are warm
             task, attempt = Task(kind, index), self._next_attempt[kind][index]
             self._next_attempt[kind][index] += 1
             self._state[kind][index] = RUNNING

@@ -26,6 +26,9 @@ from mapreduce.shuffle import SORT_BYTES, Shuffle
 
 INPUT_COLUMN = "__input__"
 _LARGEST_WINDOW_BYTES = 8 << 20
+_ROUND_BYTES = (
+    16 << 20
+)  # of all windows together: the next round finds the memory of this one warm, and fresh pages cost more than the sort
 _MOST_OPEN_RUNS = 512
 
 
@@ -188,7 +191,7 @@ def _merge_open(
         if len(live) == 1:
             yield from _rest(live[0], min(memory_bytes // 4, _LARGEST_WINDOW_BYTES))
             return
-        window_bytes = min(int(memory_bytes / (3 * len(live) * weight)), _LARGEST_WINDOW_BYTES)
+        window_bytes = min(int(memory_bytes / (3 * weight)), _ROUND_BYTES) // len(live)
         for cursor in live:
             cursor.fill(window_bytes, order)
         last, limit = _bound(live)

@@ -22,7 +22,7 @@ from . import errors
 from .coordinator import Abort, Accept, Action, Assign, Coordinator, Discard, Failure, Stop, Task
 from .events import AttemptRow, Commit, Event, OnEvent, StageResult, reduce_payloads
 from .pickling import pickle_by_value
-from .processes import Pool, WorkerProcess, no_interrupt
+from .processes import Pool, WorkerProcess, absolute_path, no_interrupt
 from .sequential import run_stage_sequential
 from .worker import MapOutputLost, Program, TaskInfo
 
@@ -299,7 +299,7 @@ class _StageRun:
         worker, task = self.pool.get(action.worker), action.task
         channel = worker.channel
         if worker.stage != self.stage:
-            channel.send(("stage", self.stage, self.program))
+            channel.send(("stage", self.stage, self.program, absolute_path()))
             worker.stage, worker.has_maps, worker.losses_seen = self.stage, {}, -1
         maps = len(action.map_results) if action.map_results is not None else 0
         if maps and worker.losses_seen != self.coordinator.losses:

@@ -103,8 +103,7 @@ class Pool:
         watchdog_bytes: a worker whose VmHWM passes this ends; by default ``memory_bytes`` plus a quarter, at
             least plus 160 MiB for the interpreter and its libraries.  0 for no limit.
         timeout_s: a worker silent for longer is killed.
-        scratch: folder for the workers' local disks (``worker-N/``).
-        log_folder: folder for what workers print (``worker-N.log``); ``scratch`` otherwise.
+        scratch: folder for the workers' local disks (``worker-N/``) and what they print (``worker-N.log``).
         environment: more environment variables for the workers.
         preload: modules that a worker imports before it is ready.
 
@@ -120,9 +119,8 @@ class Pool:
         scratch: str,
         watchdog_bytes: int | None = None,
         timeout_s: float = 60.0,
-        log_folder: str | None = None,
         environment: Mapping[str, str] | None = None,
-        preload: Sequence[str] = ("numpy", "pyarrow"),
+        preload: Sequence[str] = ("mapreduce.task",),
     ) -> None:
         if workers < 0:
             raise ValueError(f"workers must be >= 0, got {workers}")
@@ -133,7 +131,6 @@ class Pool:
         self.watchdog_bytes = watchdog_bytes
         self.timeout_s = timeout_s
         self.scratch = scratch
-        self.log_folder = log_folder or scratch
         self._environment = {**_ONE_THREAD, **worker_environment(), **os.environ, **(environment or {})}
         self._preload = tuple(preload)
         self._processes: dict[int, WorkerProcess] = {}
@@ -171,19 +168,17 @@ class Pool:
         number = self._numbers
         self._numbers += 1
         folder = os.path.join(self.scratch, f"worker-{number}")
-        log_path = os.path.join(self.log_folder, f"worker-{number}.log")
+        log_path = os.path.join(self.scratch, f"worker-{number}.log")
         os.makedirs(folder, mode=0o700)
         ours, theirs = socket.socketpair()
-        path = "\n".join(os.path.abspath(entry) if entry == "" else entry for entry in sys.path)
+        path = absolute_path()
         root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        if root not in path.split(
-            "\n"
-        ):  # imported by a finder that is not a path, such as an editable install
-            path = f"{path}\n{root}"
+        if root not in path:  # imported by a finder that is not a path, such as an editable install
+            path.append(root)
         try:
             with open(log_path, "ab") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), path],
+                    [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), "\n".join(path)],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment,
                     pass_fds=(theirs.fileno(),), start_new_session=True,
                 )  # fmt: skip
@@ -228,6 +223,16 @@ class Pool:
         for worker in self.living():
             shutil.rmtree(os.path.join(worker.folder, f"stage-{stage}"), ignore_errors=True)
 
+    def move_logs(self, folder: str | os.PathLike[str]) -> None:
+        """Add what the workers have printed since the last call to ``worker-N.log`` files in ``folder``."""
+        for number in range(self._numbers):
+            name = f"worker-{number}.log"
+            with contextlib.suppress(FileNotFoundError), open(os.path.join(self.scratch, name), "rb+") as log:
+                if os.fstat(log.fileno()).st_size:
+                    with open(os.path.join(folder, name), "ab") as kept:
+                        shutil.copyfileobj(log, kept)
+                    log.truncate(0)  # a worker that lives on appends
+
     def close(self) -> None:
         """End all processes and remove their disks; a Ctrl-C meanwhile does not stop it."""
         self.closed = True
@@ -236,6 +241,11 @@ class Pool:
                 worker.kill()  # all at once, before waiting for any
             for worker in self.living():
                 self.remove(worker)
+
+
+def absolute_path() -> list[str]:
+    """Return ``sys.path`` as another process needs it."""
+    return [os.path.abspath(entry) if entry == "" else entry for entry in sys.path]
 
 
 @contextlib.contextmanager

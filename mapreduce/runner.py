@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,7 @@ def run(
     parameters: Mapping[str, Any] | None = None,
     options: Options | None = None,
     report: Report | None = None,
+    pool: Pool | None = None,
 ) -> RunResult:
     """Run ``job`` on ``inputs`` and publish its result at ``output``.
 
@@ -138,6 +139,8 @@ def run(
         parameters: values of the job's keyword-only parameters.
         options: how to run.
         report: called at the start of a stage and for each event, for progress bars.
+        pool: workers that are there already and stay when the run is over; their number, memory and
+            time-out are then the pool's.
 
     Raises:
         BadJob, MissingInput, OutputExists: before anything was read or written.
@@ -146,6 +149,10 @@ def run(
     if not isinstance(job, Job):
         job = Job(function=job, name=job.__name__, doc=inspect.cleandoc(job.__doc__ or ""))
     options = options or Options()
+    if pool is not None:
+        options = replace(
+            options, workers=pool.workers, memory_bytes=pool.memory_bytes, timeout_s=pool.timeout_s
+        )
     remove_abandoned()
     remove_owed()
     with ExitStack() as stack:
@@ -155,7 +162,9 @@ def run(
         if output is not None:
             publish.check_output(output, [u for s in sources for u in s.urls], options)
         run_id, folder = new_run(job.name)
-        engine = _Run(job=job, run_id=run_id, folder=folder, options=options, scratch=scratch, report=report)
+        engine = _Run(
+            job=job, run_id=run_id, folder=folder, options=options, scratch=scratch, report=report, pool=pool
+        )
         record: dict[str, Any] = {
             "run": run_id, "job": job.name, "command": sys.argv, "started": time.time(),
             "inputs": [list(s.urls) for s in sources], "output": output, "parameters": dict(parameters or {}),
@@ -193,6 +202,7 @@ class _Run:
         options: Options,
         scratch: Scratch,
         report: Report | None,
+        pool: Pool | None,
     ) -> None:
         self.job = job
         self.run_id = run_id
@@ -202,7 +212,7 @@ class _Run:
         self.report = report
         self.reports: list[StageReport] = []
         self.made: dict[object, Made] = {}
-        self.pool: Pool | None = None
+        self.pool, self.lent = pool, pool is not None
         store = options.store if "://" in options.store else os.path.abspath(options.store)
         self.store = f"{store.rstrip('/')}/runs/{run_id}"
         if options.store.endswith("://"):
@@ -343,8 +353,7 @@ class _Run:
         if self.pool is None:
             self.pool = Pool(
                 self.options.workers, memory_bytes=self.options.memory_bytes,
-                timeout_s=self.options.timeout_s, scratch=self.scratch.folder, log_folder=str(self.folder),
-                preload=("mapreduce.task",),
+                timeout_s=self.options.timeout_s, scratch=self.scratch.folder,
             )  # fmt: skip
             self.pool.start(1)  # it imports while this process plans
         return self.pool
@@ -352,7 +361,9 @@ class _Run:
     def close(self) -> None:
         """Stop the workers and drop what the run put into the store."""
         if self.pool is not None:
-            self.pool.close()
+            if not self.lent:
+                self.pool.close()
+            self.pool.move_logs(self.folder)
         settled = False
         try:
             if self.wrote_store:

@@ -20,6 +20,7 @@ def worker_environment() -> dict[str, str]:
         "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
         "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
         "MALLOC_TOP_PAD_": str(16 << 20),
+        "OPENBLAS_NUM_THREADS": "1",
     }
     if _compress_store_is_slow():
         # the group of features that holds the AVX-512 sort got another name in numpy 2.4

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import faulthandler
+import gc
 import os
 import pickle
 import queue
@@ -30,6 +31,7 @@ from typing import Any, Protocol
 
 from .channel import receive_frame, send_frame
 from .errors import BadInput, BadJob, BadKey, BadValue, FunctionFailed, JobError, MissingInput, OutputExists
+from .pandas_import import put_off_pandas
 
 # The next attempt would meet the same: the disk stays full, the input stays bad.
 _FINAL_ERRORS = (BadJob, BadKey, BadValue, BadInput, MissingInput, OutputExists)
@@ -209,7 +211,8 @@ class _Worker:
         while True:
             message = self.inbox.get()
             if message[0] == "stage":
-                _, self.stage, program = message
+                _, self.stage, program, path = message
+                sys.path += [entry for entry in path if entry not in sys.path]
                 self.map_results = {}
                 self.program = self.program_failure = None
                 try:
@@ -296,8 +299,12 @@ def main(descriptor: int) -> None:
         return
     worker = _Worker(connection, settings)
     threading.Thread(target=worker.receive_forever, daemon=True, name="receive").start()
+    put_off_pandas()
+    gc.disable()  # what imports make stays
     for module in settings["preload"]:
         __import__(module)
+    gc.freeze()
+    gc.enable()
     if "pyarrow" in sys.modules:
         # One worker is one core: the pool is the parallelism.
         sys.modules["pyarrow"].set_cpu_count(1)

@@ -222,10 +222,10 @@ def test_a_dead_workers_maps_run_again_and_its_reduces_do_not() -> None:
     coordinator, _ = start(2, maps=2, reduces=2)
     coordinator.task_done(0, Task("map", 0), 0, "m0", 0.0)
     coordinator.task_done(1, Task("map", 1), 0, "m1", 0.0)
-    coordinator.task_done(0, Task("reduce", 0), 0, "r0", 0.0)  # reduce 1 runs on worker 1
-    assert coordinator.worker_lost(0, "was killed", 0.0) == []
+    coordinator.task_done(1, Task("reduce", 0), 0, "r0", 0.0)  # reduce 1 runs on worker 0
+    assert coordinator.worker_lost(1, "was killed", 0.0) == []
     assert (coordinator.done("map"), coordinator.done("reduce")) == (1, 1)
-    assert assigned(coordinator.worker_joined(2, 0.0)) == {2: (Task("map", 0), 1)}
+    assert assigned(coordinator.worker_joined(2, 0.0)) == {2: (Task("map", 1), 1)}
 
 
 def test_a_dead_workers_maps_do_not_run_again_when_no_reduce_is_left() -> None:
@@ -281,8 +281,8 @@ def test_a_task_that_raises_is_tried_max_raises_times_and_a_final_failure_once()
 
 def test_a_reduce_that_fails_after_a_map_was_lost_is_not_charged() -> None:
     coordinator, _ = start(2, maps=2, reduces=1, max_raises=1)
-    coordinator.task_done(0, Task("map", 0), 0, "m0", 0.0)
     coordinator.task_done(1, Task("map", 1), 0, "m1", 0.0)
+    coordinator.task_done(0, Task("map", 0), 0, "m0", 0.0)
     assert coordinator.running(0) == (Task("reduce", 0), 0)
     coordinator.worker_lost(1, "was killed", 0.0)
     actions = coordinator.task_failed(0, Task("reduce", 0), 0, RAISED, 0.0)

@@ -385,8 +385,10 @@ def test_prints_of_user_code_go_to_the_workers_log_however_long(tmp_path: Path) 
         os.write(2, b"y" * 100_000)
 
     (tmp_path / "logs").mkdir()
-    with make_pool(tmp_path, workers=1, log_folder=str(tmp_path / "logs")) as pool:
+    with make_pool(tmp_path, workers=1) as pool:
         assert run_stage(pool, maps=[1, 2], reduces=0, program=Squares(hurt)).counters == {"squares": 2}
+        pool.move_logs(tmp_path / "logs")
+        pool.move_logs(tmp_path / "logs")
     log = (tmp_path / "logs" / "worker-0.log").read_text()
     assert [line for line in log.splitlines() if line.startswith("from")] == ["from 0"]
     assert log.count("from 1") == 1

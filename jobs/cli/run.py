@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import gc
+import importlib
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,37 +87,50 @@ def run(
     JOB is a name from the library (see `mr jobs`), file.py, file.py:job or module:job.
     INPUT may be - for standard input.
     """
-    import mapreduce
-    from jobs.catalog import find_job
-    from jobs.progress import Progress
-
     if not output:
         raise click.UsageError("-o/--output is empty; name the folder to make")
     if "" in inputs:
         raise click.UsageError("an input is empty; name a file, folder or pattern")
     if json_file is not None and not Path(json_file).absolute().parent.is_dir():
         raise click.UsageError(f"--json: the folder of {json_file} does not exist")
-    found = find_job(job)
-    values: dict[str, Any] = split_parameters(parameters)
-    if partitions is not None and "partitions" in found.parameters:
-        values.setdefault("partitions", partitions)
-    given = assign_inputs(found, inputs, split_parameters(named, "--input"))
-    store_options: dict[str, Any] = {}
-    if replication is not None:
-        if not store.startswith("gfs://"):
-            raise click.UsageError(f"--replication belongs to gfs:// stores; the store is {store}")
-        store_options["replication"] = replication
-    settings: dict[str, Any] = {} if workers is None else {"workers": workers}
-    options = mapreduce.Options(
-        partitions=partitions, memory_bytes=memory, split_bytes=split_size, store=store,
-        store_options=store_options, output_format=output_format, compression=compression,
-        overwrite=overwrite, timeout_s=timeout_s, input_format=input_format, errors=errors,
-        delimiter=parse_delimiter(delimiter), **settings,
-    )  # fmt: skip
-    with Progress(quiet=quiet) as progress:
-        result = mapreduce.run(
-            found, *given, output=output, parameters=values, options=options, report=progress.report
-        )
+    if replication is not None and not store.startswith("gfs://"):
+        raise click.UsageError(f"--replication belongs to gfs:// stores; the store is {store}")
+    # These import little.  The first worker imports the rest while this process does the same.
+    from mapreduce.pandas_import import put_off_pandas
+    from mapreduce.processes import Pool
+    from mapreduce.scratch import Scratch
+
+    put_off_pandas()
+    gc.disable()  # what imports make stays
+    count = len(os.sched_getaffinity(0)) if workers is None else workers
+    with (
+        Scratch() as scratch,
+        Pool(count, memory_bytes=memory, timeout_s=timeout_s, scratch=scratch.folder) as pool,
+    ):
+        pool.start(1)
+        import mapreduce
+        from jobs.catalog import find_job
+        from jobs.progress import Progress
+
+        importlib.import_module("mapreduce.runner")
+        gc.freeze()
+        gc.enable()
+        found = find_job(job)
+        values: dict[str, Any] = split_parameters(parameters)
+        if partitions is not None and "partitions" in found.parameters:
+            values.setdefault("partitions", partitions)
+        given = assign_inputs(found, inputs, split_parameters(named, "--input"))
+        options = mapreduce.Options(
+            partitions=partitions, memory_bytes=memory, split_bytes=split_size, store=store,
+            store_options={} if replication is None else {"replication": replication},
+            output_format=output_format, compression=compression, overwrite=overwrite,
+            input_format=input_format, errors=errors, delimiter=parse_delimiter(delimiter),
+        )  # fmt: skip
+        with Progress(quiet=quiet) as progress:
+            result = mapreduce.run(
+                found, *given, output=output, parameters=values, options=options, report=progress.report,
+                pool=pool,
+            )  # fmt: skip
     if json_file is not None:
         from mapreduce.home import find_run
 

@@ -1,0 +1,59 @@
+"""Keep pyarrow from importing pandas for work that has nothing to do with pandas.
+
+Where pandas is installed, pyarrow imports it with the first array or scalar that it makes, which costs each process a
+quarter of a second.  Our packages never import pandas; so when it is asked for on behalf of a line of theirs, it is
+pyarrow that looks whether it might be given a Series, and the answer is no.  An import from anywhere else goes through, and
+pyarrow is told of it, so a job that uses pandas sees no difference.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_OURS = tuple(os.path.join(_HERE, package, "") for package in ("mapreduce", "dag", "gfs_sim", "jobs"))
+_LIBRARY = os.path.join("pyarrow", "")
+
+
+class _PandasFinder(MetaPathFinder):
+    """Denies pandas to our own packages and finds it for everybody else."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "pandas":
+            return None
+        frame = sys._getframe(1)
+        while frame.f_back is not None and _is_between(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame.f_code.co_filename.startswith(_OURS):
+            raise ModuleNotFoundError("No module named 'pandas'", name=name)
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                if "pyarrow" in sys.modules:  # have it look again
+                    sys.modules["pyarrow"].lib._pandas_api.pd  # noqa: B018
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _is_between(file: str) -> bool:
+    """Tell whether a frame is the import machinery's or pyarrow's, on the way from the one who asks."""
+    return file.startswith("<frozen importlib") or _LIBRARY in file
+
+
+def put_off_pandas() -> None:
+    """Import pandas in this process only when it is used; for a process that is ours."""
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _PandasFinder())
