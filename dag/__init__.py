@@ -1,0 +1,1 @@
+"""Computation graphs: built, checked, analysed, rewritten, and run with their values in memory."""
