@@ -9,8 +9,8 @@ Nothing here runs a function (``dag.run`` does) or knows what values are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,11 +25,13 @@ class Op:
         kind: the field's word for it, shown in drawings and reports: read, map, split, merge, write, matmul, ...
         function: takes the values of the node's inputs in their order and returns the node's value.
         releases_gil: true if threads can run it side by side (numpy, Arrow); false for loops in Python.
+        key: operators with equal keys do the same thing; None: this one is equal to itself alone.
     """
 
     kind: str
     function: Callable[..., Any] | None = None
     releases_gil: bool = False
+    key: Hashable = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,18 +65,28 @@ class Node:
 
 @dataclass(frozen=True)
 class Part:
-    """One element of the sequence that ``node`` makes: a shuffle's piece for one partition."""
+    """One element of the sequence that ``node`` makes: a shuffle's piece for one partition.
+
+    Raises:
+        BadGraph: ``index`` is below 0.
+    """
 
     node: Node
     index: int
+
+    def __post_init__(self) -> None:
+        if self.index < 0:
+            raise BadGraph(f"a part of {self.node.name!r} must have an index from 0 on, got {self.index}")
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
     """All that ``outputs`` need.
 
+    ``nodes`` has every node once, inputs first.  Pickling keeps the shape, but the copy's nodes are other nodes.
+
     Raises:
-        BadGraph: two nodes have one name, or the nodes run in a circle.
+        BadGraph: two nodes have one name, an input or output is no node, or the nodes run in a circle.
     """
 
     outputs: tuple[Node, ...]
@@ -92,7 +104,7 @@ class Graph:
     def from_tasks(
         cls, tasks: Mapping[str, Sequence[Any]], outputs: str | Iterable[str] | None = None
     ) -> Graph:
-        """Build a graph from ``{name: (function, input name, ...)}``.
+        """Build a graph from ``{name: (function, input name, ...)}``; an ``Op`` may stand for the function.
 
         ``outputs`` are by default the tasks that no other needs.
 
@@ -129,30 +141,85 @@ class Graph:
         """Return what ``node`` needs, itself left out, in an order in which it can run."""
         return tuple(_in_order([node]))[:-1]
 
+    def measured(
+        self, *, work_s: Mapping[str, float] | None = None, size_bytes: Mapping[str, int] | None = None
+    ) -> Graph:
+        """Return a copy whose nodes say what was measured, by name, in place of what was expected."""
+        made: dict[Node, Node] = {}
+        for node in self.nodes:
+            made[node] = replace(
+                node,
+                inputs=tuple(_moved(given, made) for given in node.inputs),
+                work_s=(work_s or {}).get(node.name, node.work_s),
+                size_bytes=(size_bytes or {}).get(node.name, node.size_bytes),
+            )
+        return Graph(tuple(made[node] for node in self.outputs))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A flat list: pickling nodes through their inputs would recurse as deep as the graph is.
+        at = {node: number for number, node in enumerate(self.nodes)}
+        rows = [
+            (
+                node.name, node.op, node.work_s, node.size_bytes, node.keep,
+                [(at[given.node], given.index) if isinstance(given, Part) else at[given] for given in node.inputs],
+            )
+            for node in self.nodes
+        ]  # fmt: skip
+        return _from_rows, (rows, [at[node] for node in self.outputs])
+
+
+def _moved(given: Node | Part, made: Mapping[Node, Node]) -> Node | Part:
+    return Part(made[given.node], given.index) if isinstance(given, Part) else made[given]
+
+
+def _from_rows(rows: Sequence[tuple[Any, ...]], outputs: Sequence[int]) -> Graph:
+    nodes: list[Node] = []
+    for name, op, work_s, size_bytes, keep, inputs in rows:
+        sources = tuple(
+            Part(nodes[given[0]], given[1]) if isinstance(given, tuple) else nodes[given] for given in inputs
+        )
+        nodes.append(Node(name=name, op=op, inputs=sources, work_s=work_s, size_bytes=size_bytes, keep=keep))
+    return Graph(tuple(nodes[number] for number in outputs))
+
 
 def _in_order(outputs: Sequence[Node]) -> Iterator[Node]:
     """Yield all that ``outputs`` need, inputs first; depth first, so that what is used together is near."""
     done: set[Node] = set()
+    opened: dict[Node, None] = {}  # the path from an output to here
     pending: list[tuple[Node, bool]] = [(node, False) for node in reversed(outputs)]
     while pending:
         node, expanded = pending.pop()
+        if not isinstance(node, Node):
+            raise BadGraph(f"the inputs and outputs of a graph are nodes, got {node!r}{_wanted_by(opened)}")
         if node in done:
             continue
         if expanded:
+            del opened[node]
             done.add(node)
             yield node
             continue
+        if node in opened:
+            path = list(opened)
+            circle = [*path[path.index(node) :], node]
+            raise BadGraph(
+                f"the nodes run in a circle: {' -> '.join(each.name for each in reversed(circle))}"
+            )
+        opened[node] = None
         pending.append((node, True))
         pending.extend((source, False) for source in reversed(tuple(node.sources())) if source not in done)
+
+
+def _wanted_by(opened: Mapping[Node, None]) -> str:
+    return f" in the inputs of {next(reversed(opened)).name!r}" if opened else ""
 
 
 def _from_tasks(tasks: Mapping[str, Sequence[Any]], outputs: str | Iterable[str] | None) -> Graph:
     needed: set[str] = set()
     for name, task in tasks.items():
-        if not task or not callable(task[0]):
+        if not isinstance(task, Sequence) or not task or not (callable(task[0]) or isinstance(task[0], Op)):
             raise BadGraph(f"task {name!r} needs a function and the names of its inputs, got {task!r}")
         for source in task[1:]:
-            if source not in tasks:
+            if not isinstance(source, str) or source not in tasks:
                 raise BadGraph(f"task {name!r} needs {source!r}, which is no task of the graph")
             needed.add(source)
     wanted = [outputs] if isinstance(outputs, str) else list(outputs or [])
@@ -162,10 +229,10 @@ def _from_tasks(tasks: Mapping[str, Sequence[Any]], outputs: str | Iterable[str]
     made: dict[str, Node] = {}
     for name in _names_in_order(tasks):
         function, *sources = tasks[name]
-        kind = getattr(function, "__name__", type(function).__name__)
-        made[name] = Node(
-            name=name, op=Op(kind=kind, function=function), inputs=tuple(made[source] for source in sources)
-        )
+        if not isinstance(function, Op):
+            kind = getattr(function, "__name__", type(function).__name__)
+            function = Op(kind=kind, function=function)
+        made[name] = Node(name=name, op=function, inputs=tuple(made[source] for source in sources))
     return Graph(tuple(made[name] for name in wanted or (name for name in tasks if name not in needed)))
 
 
@@ -189,8 +256,9 @@ def _names_in_order(tasks: Mapping[str, Sequence[Any]]) -> list[str]:
 def _circle(tasks: Mapping[str, Sequence[Any]], done: set[str]) -> list[str]:
     """Return one circle, each name followed by one that needs it."""
     name = next(name for name in tasks if name not in done)
-    path: list[str] = []
-    while name not in path:
-        path.append(name)
+    seen: dict[str, None] = {}
+    while name not in seen:
+        seen[name] = None
         name = next(source for source in tasks[name][1:] if source not in done)
+    path = list(seen)
     return [name, *reversed(path[path.index(name) :])]
