@@ -7,7 +7,7 @@ the iterator of the one before yields nothing more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,8 @@ import pyarrow as pa
 from mapreduce.columns import decode_keys, decode_uniform, decode_value
 from mapreduce.errors import BadKey
 from mapreduce.keys import prefix_bytes
-from mapreduce.merge import INPUT_COLUMN, merge
+from mapreduce.merge import INPUT_COLUMN
 from mapreduce.order import group_boundaries
-from mapreduce.runs import Run
-from mapreduce.shuffle import Shuffle
 
 _SLICE_ROWS = 1 << 13  # rows decoded at a time
 _SLICE_BYTES = 1 << 20
@@ -158,20 +156,14 @@ def iterate_groups(
 
 
 def iterate_tagged_groups(
-    runs: Sequence[Run],
-    partition: int,
-    shuffle: Shuffle,
-    memory_bytes: int,
-    *,
-    inputs: int,
-    group_fields: int | None = None,
+    batches: Iterable[pa.RecordBatch], *, inputs: int, group_fields: int | None = None
 ) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Merge ``runs`` and yield (key, (values of input 0, ..., values of the last input)) of each key, for joins.
+    """Yield (key, (values of input 0, ..., values of the last input)) of each key in sorted ``batches``, for joins.
 
+    The batches have the column INPUT_COLUMN, as from ``merge(..., with_input=True)``.
     The values of all inputs but the last are lists; the last is an iterator that reads on, so the largest input belongs
     last.  With ``group_fields`` the inputs of a group alternate, and so the last one is held too.
     """
-    batches = merge(runs, partition, shuffle, memory_bytes, with_input=True)
     last = inputs - 1
     found: list[list[Any]] = [[] for _ in range(inputs)]
     key: Any = None

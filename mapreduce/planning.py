@@ -6,11 +6,11 @@ A plan is a value that can be printed (`mr explain`) before anything runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .columns import RECORD_SCHEMA
+from .columns import RECORD_SCHEMA, to_pairs
 from .errors import BadJob, BadKey
 from .inputs import InputFile, Source, list_files, read_schema
 from .keys import encode_key
@@ -26,7 +26,7 @@ from .partition import (
 )
 from .shuffle import Aggregate, Shuffle
 from .sides import SideSource, read_all_batches, read_all_records
-from .splits import plan_splits
+from .splits import Split, plan_splits
 from .stages import Dataset, Stage
 from .task import MapWork, Output, StageProgram
 
@@ -41,10 +41,34 @@ LARGE_PARTITION_BYTES = 512 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """The data behind a dataset: files to read, and their schema if they hold batches."""
+    """The data behind a dataset: files to read, and their schema if they hold batches.
+
+    What a stage makes has ``parts``, one split for each; ``origin_bytes`` of input went into it, which is what
+    decides how many partitions a stage has that does not say.  An engine that keeps values in memory gives small
+    datasets that a plan depends on as ``values``, and others without any data.
+    """
 
     source: Source
     schema: pa.Schema | None
+    parts: int | None = None
+    origin_bytes: int = 0
+    values: Sequence[pa.RecordBatch] | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read all of it as batches."""
+        return read_all_batches(self.source) if self.values is None else iter(self.values)
+
+    def records(self) -> list[tuple[Any, Any]]:
+        """Read all of it as ``(key, value)`` pairs."""
+        if self.values is None:
+            return read_all_records(self.source)
+        return [pair for batch in self.values for pair in to_pairs(batch)]
+
+    def rows(self) -> list[Any]:
+        """Read all of it as what a job sees that asks for it: pairs, or a tuple per row of a batch."""
+        if self.schema is None:
+            return self.records()
+        return [tuple(row.values()) for batch in self.batches() for row in batch.to_pylist()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +105,19 @@ def plan_stage(
     total_bytes = 0
     for number, dataset_in in enumerate(dataset.inputs):
         given = _made(dataset_in, made)
-        files = list_files(given.source)
-        if dataset_in.as_lines and dataset_in.stage is None:
-            _check_lines(files[0], job_name)
-        inputs.append(_with_schema(given, files, stage.is_batch))
-        splits = plan_splits(
-            given.source, split_bytes=options.split_bytes, min_splits=max(1, options.workers), files=files
-        )
-        total_bytes += sum(split.bytes for split in splits)
+        if given.parts is not None:
+            inputs.append(_read_as(given))
+            splits = part_splits(given)
+            total_bytes += given.origin_bytes
+        else:
+            files = list_files(given.source)
+            if dataset_in.as_lines:
+                _check_lines(files[0], job_name)
+            inputs.append(_with_schema(given, files, stage.is_batch))
+            splits = plan_splits(
+                given.source, split_bytes=options.split_bytes, min_splits=max(1, options.workers), files=files
+            )
+            total_bytes += sum(split.bytes for split in splits)
         maps.extend(MapWork(input=number, split=split) for split in splits)
 
     batch_schema = _map_schema(stage, inputs) if stage.is_batch else None
@@ -117,9 +146,11 @@ def plan_stage(
         sides={name: _side(value, made) for name, value in stage.side.items()}, job_name=job_name,
     )  # fmt: skip
     result = Source(urls=(folder,), format=output.format, storage_options=output.storage_options)
+    parts = shuffle.partitions if shuffle else len(maps)
     return StagePlan(
         title=stage.title, maps=tuple(maps), reduces=tuple(range(shuffle.partitions)) if shuffle else (),
-        program=program, made=Made(source=result, schema=out_schema), input_bytes=total_bytes,
+        program=program, input_bytes=total_bytes,
+        made=Made(source=result, schema=out_schema, parts=parts, origin_bytes=total_bytes),
     )  # fmt: skip
 
 
@@ -128,9 +159,31 @@ def _made(dataset: Dataset, made: Mapping[object, Made]) -> Made:
     if found is None:
         assert dataset.source is not None
         found = Made(source=dataset.source, schema=None)
-    if dataset.sample_ranges is not None:
+    if dataset.sample_ranges is not None and found.parts is None:  # what a stage made is seen whole
         found = replace(found, source=replace(found.source, sample_ranges=dataset.sample_ranges))
     return found
+
+
+def part_splits(given: Made) -> list[Split]:
+    """Return the splits of what a stage made: one for each of its parts.
+
+    So the splits belong to the plan, and are the same for values in memory as for files in a store.
+    """
+    if given.values is not None or not given.source.urls:
+        return [Split(index=index, pieces=(), bytes=0) for index in range(given.parts or 0)]
+    files = list_files(given.source)
+    whole = 1 << 62
+    return [
+        replace(plan_splits(given.source, split_bytes=whole, files=[file])[0], index=index)
+        for index, file in enumerate(files)
+    ]
+
+
+def _read_as(given: Made) -> Made:
+    """Let the schema of what a stage made travel with its source."""
+    return (
+        given if given.schema is None else replace(given, source=replace(given.source, schema=given.schema))
+    )
 
 
 def _with_schema(given: Made, files: list[InputFile], is_batch: bool) -> Made:
@@ -243,12 +296,12 @@ def _sample(stage: Stage, keys: tuple[str, ...], made: Mapping[object, Made]) ->
         )
     found = _made(cuts, made)
     if not stage.is_batch:
-        encoded = [encode_key(key) for key, _ in read_all_records(found.source)]
+        encoded = [encode_key(key) for key, _ in found.records()]
         return pa.table({"key": pa.array(encoded, pa.binary())})
     if found.schema is None:
         raise BadJob(f"stage {stage.title!r}: a batch stage needs a sample made by a batch stage")
     schema = pa.schema([found.schema.field(k) for k in keys])
-    return pa.Table.from_batches([b.select(list(keys)) for b in read_all_batches(found.source)], schema)
+    return pa.Table.from_batches([b.select(list(keys)) for b in found.batches()], schema)
 
 
 def _side(value: Any, made: Mapping[object, Made]) -> Any:

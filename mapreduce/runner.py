@@ -26,7 +26,6 @@ from .planning import Made, StagePlan, plan_stage
 from .pool import AttemptRow, Event, Pool, Task, run_stage, run_stage_sequential
 from .processes import no_interrupt
 from .scratch import Scratch, remove_abandoned
-from .sides import read_all_batches, read_all_records
 from .stages import Dataset, Job, plan
 
 MIB = 1 << 20
@@ -238,7 +237,7 @@ class _Run:
             raise BadJob(f"job {self.job.name!r} returns its input; it has no stage to run")
         if output is None:
             made = self._materialise(final)
-            records = self._rows(made)
+            records = made.rows()
             seconds = time.perf_counter() - began
             return RunResult(
                 run=self.run_id, job=self.job.name, output=None, seconds=seconds,
@@ -262,7 +261,7 @@ class _Run:
                 wanted = next(rounds)
                 while True:
                     self._check_dataset(wanted, "yielded")
-                    wanted = rounds.send(self._rows(self._materialise(wanted)))
+                    wanted = rounds.send(self._materialise(wanted).rows())
             except StopIteration as stop:
                 built = stop.value
         return self._check_dataset(built, "returned")
@@ -274,11 +273,6 @@ class _Run:
                 "which is what calling a Stage on datasets gives"
             )
         return value
-
-    def _rows(self, made: Made) -> list[Any]:
-        if made.schema is None:
-            return read_all_records(made.source)
-        return [tuple(row.values()) for batch in read_all_batches(made.source) for row in batch.to_pylist()]
 
     def _materialise(self, wanted: Dataset, staging: publish.Staging | None = None) -> Made:
         if wanted.stage is None:

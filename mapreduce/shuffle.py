@@ -179,7 +179,7 @@ class MapBuffer:
         if shuffle.aggregate and shuffle.exact:
             batch = combine_rows(batch.take(pa.array(permutation)), shuffle.keys, shuffle.aggregate)
             permutation = np.arange(batch.num_rows, dtype=np.int64)
-        permutation, edges = self._partitioned(batch, permutation)
+        permutation, edges = partition_rows(batch, shuffle, permutation)
         gatherer = Gatherer(batch)
         sizes = gatherer.row_bytes
         if not isinstance(sizes, int):
@@ -187,31 +187,44 @@ class MapBuffer:
         for partition, start, stop in cut_blocks(sizes, edges, BLOCK_BYTES):
             yield partition, gatherer.take(permutation[start:stop])
 
-    def _partitioned(self, batch: pa.RecordBatch, permutation: Rows) -> tuple[Rows, list[int]]:
-        """Bring the sorted rows into partition order; return the edges of the partitions too."""
-        partitions, partitioner = self.shuffle.partitions, self.shuffle.partitioner
-        if partitions == 1:
-            return permutation, [0, len(permutation)]
-        found = partitioner(batch, partitions)
-        low, high = (int(found.min()), int(found.max())) if len(found) else (0, 0)
-        if low < 0 or high >= partitions or len(found) != batch.num_rows:
-            raise BadJob(
-                f"partitioner {partitioner!r} returned {low} to {high}: it must stay in 0 to {partitions - 1}"
-            )
-        counts = np.bincount(found, minlength=partitions)
-        edges = [0, *np.cumsum(counts).tolist()]
-        ordered_by_range = isinstance(partitioner, RangePartitioner) and self.shuffle.order[
-            : len(partitioner.order)
-        ] == tuple(partitioner.order)
-        if not ordered_by_range:
-            small = found[permutation].astype(np.uint16 if partitions <= 1 << 16 else np.int32)
-            permutation = permutation[np.argsort(small, kind="stable")]
-        return permutation, edges
-
     def finish(self) -> list[Run]:
         """Spill the rest and return all runs of the task, in their order."""
         self.spill()
         return self.runs
+
+
+def partition_rows(
+    batch: pa.RecordBatch, shuffle: Shuffle, permutation: Rows | None = None
+) -> tuple[Rows, list[int]]:
+    """Return the row numbers of a batch by partition, and the edges of the partitions among them.
+
+    Within a partition they keep the order of ``permutation``, by default the order of the rows.
+
+    Raises:
+        BadJob: the partitioner answers something else than a partition for each row.
+    """
+    partitions, partitioner = shuffle.partitions, shuffle.partitioner
+    if partitions == 1:
+        rows = np.arange(batch.num_rows, dtype=np.int64) if permutation is None else permutation
+        return rows, [0, len(rows)]
+    found = partitioner(batch, partitions)
+    low, high = (int(found.min()), int(found.max())) if len(found) else (0, 0)
+    if low < 0 or high >= partitions or len(found) != batch.num_rows:
+        raise BadJob(
+            f"partitioner {partitioner!r} returned {low} to {high}: it must stay in 0 to {partitions - 1}"
+        )
+    edges = [0, *np.cumsum(np.bincount(found, minlength=partitions)).tolist()]
+    small = found.astype(
+        np.uint8 if partitions <= 1 << 8 else np.uint16 if partitions <= 1 << 16 else np.int32
+    )
+    if permutation is None:
+        return np.argsort(small, kind="stable"), edges
+    by_range = isinstance(partitioner, RangePartitioner) and shuffle.order[: len(partitioner.order)] == tuple(
+        partitioner.order
+    )
+    if not by_range:  # rows in the order that the ranges have are in partition order already
+        permutation = permutation[np.argsort(small[permutation], kind="stable")]
+    return permutation, edges
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ files, the footers of columnar files, and CSV files that are to be cut.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from mapreduce.errors import BadJob
@@ -56,6 +56,11 @@ class Split:
     index: int
     pieces: tuple[Piece, ...]
     bytes: int
+
+    def apart(self) -> Iterator[tuple[Piece, Split]]:
+        """Yield each piece and a split of it alone, for readers that must know which file a record is from."""
+        for piece in self.pieces:
+            yield piece, replace(self, pieces=(piece,))
 
     def describe(self) -> str:
         """Return the split in words, for messages and logs."""

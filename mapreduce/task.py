@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
 from .groups import iterate_groups, iterate_tagged_groups
 from .guard import Guard, fill
@@ -118,11 +118,11 @@ class StageProgram:
 
     def run_map(self, payload: MapWork, task: TaskInfo) -> Written | Mapped:
         """Run one map task; returns its runs, or its part for a stage without a shuffle."""
-        guard = self._guard(f"input {payload.describe()}")
-        with guard, self._opened(task, payload.split.describe()) as available:
+        guard = self.guard(f"input {payload.describe()}")
+        with guard, self.opened(task, payload.split.describe()) as available:
             read = Tally(task)
             if self.shuffle is None:
-                return self._write(task.index, task, self._map_rows(payload, available, guard, read), read)
+                return self.write(task.index, task, self._map_rows(payload, available, guard, read), read)
             buffer = MapBuffer(
                 self.shuffle, task.scratch, (payload.input, payload.split.index),
                 int(task.memory_bytes * MAP_SHARE),
@@ -153,10 +153,22 @@ class StageProgram:
     def _map_batches(
         self, payload: MapWork, available: dict[str, Any], guard: Guard, read: Tally
     ) -> Iterator[pa.RecordBatch]:
-        function = self._map_function(payload.input)
-        bound = inject(function, available) if function else None
         source = self.sources[payload.input]
-        for batch in read_batches(payload.split, source, counted=read.count):
+        batches = read_batches(payload.split, source, counted=read.count)
+        return self.mapped_batches(payload.input, batches, available, guard, read)
+
+    def mapped_batches(
+        self,
+        number: int,
+        batches: Iterable[pa.RecordBatch],
+        available: dict[str, Any],
+        guard: Guard,
+        read: Tally,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield what the map function of input ``number`` makes of batches."""
+        function = self._map_function(number)
+        bound = inject(function, available) if function else None
+        for batch in batches:
             read.add_rows(batch.num_rows)
             if bound is None:
                 yield batch
@@ -173,8 +185,19 @@ class StageProgram:
     def _map_pairs(
         self, payload: MapWork, available: dict[str, Any], guard: Guard, read: Tally
     ) -> Iterator[tuple[Any, Any]]:
-        function = self._map_function(payload.input)
         chunks = self._record_chunks(payload, available["task"], guard, read)
+        return self.mapped_pairs(payload.input, chunks, available, guard, read)
+
+    def mapped_pairs(
+        self,
+        number: int,
+        chunks: Iterable[tuple[Iterable[Any], Sequence[Any]]],
+        available: dict[str, Any],
+        guard: Guard,
+        read: Tally,
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield what the map function of input ``number`` makes of chunks of (keys, values)."""
+        function = self._map_function(number)
         if function is None:
             for keys, values in chunks:
                 read.add_rows(len(values))
@@ -191,10 +214,9 @@ class StageProgram:
         self, payload: MapWork, view: View, guard: Guard, read: Tally
     ) -> Iterator[tuple[Iterable[Any], list[Any]]]:
         # Piece by piece, so that functions and errors know which of a split's files a record is from.
-        for piece in payload.split.pieces:
+        for piece, split in payload.split.apart():
             view.input = piece.url
             guard.place = f"input {piece.describe()}"
-            split = replace(payload.split, pieces=(piece,))
             yield from read_records(split, self.sources[payload.input], counted=read.count)
 
     def _map_function(self, number: int) -> Callable[..., Any] | None:
@@ -206,42 +228,46 @@ class StageProgram:
     def run_reduce(self, payload: int, mapped: Sequence[Mapped], task: TaskInfo) -> Written:
         """Merge one partition of all maps' runs, reduce it and write its part."""
         assert self.shuffle is not None
-        guard = self._guard(f"partition {payload}")
-        with guard, self._opened(task, f"partition {payload}") as available:
+        guard = self.guard(f"partition {payload}")
+        with guard, self.opened(task, f"partition {payload}") as available:
             runs = sorted((run for m in mapped for run in m.runs), key=lambda run: run.order)
             read = Tally(task)
             read.count(sum(run.bytes[payload] for run in runs))
             read.add_rows(sum(run.rows[payload] for run in runs))
             memory_bytes = int(task.memory_bytes * MAP_SHARE)
             rows = self._reduced(runs, payload, memory_bytes, available, guard)
-            return self._write(payload, task, rows, read)
+            return self.write(payload, task, rows, read)
 
     def _reduced(
         self, runs: list[Run], partition: int, memory_bytes: int, available: dict[str, Any], guard: Guard
     ) -> Any:
         assert self.shuffle is not None
+        merged = merge(runs, partition, self.shuffle, memory_bytes, with_input=self.is_tagged)
+        return self.reduced(merged, available, guard)
+
+    @property
+    def is_tagged(self) -> bool:
+        """True if the reduce has to know which input a row comes from."""
+        return not self.stage.is_batch and len(self.stage.maps()) > 1
+
+    def reduced(
+        self, merged: Iterable[pa.RecordBatch], available: dict[str, Any], guard: Guard
+    ) -> Iterable[Any]:
+        """Return what the reduce makes of the sorted rows of a partition: batches, or pairs for records."""
         stage = self.stage
         if stage.is_batch:
-            merged = merge(runs, partition, self.shuffle, memory_bytes)
             if stage.reduce_batch is None:
                 return merged
-            return inject(stage.reduce_batch, available)(merged)
+            return cast("Iterable[Any]", inject(stage.reduce_batch, available)(merged))
         function = stage.reduce or stage.reduce_stream
         assert function is not None
         bound = inject(function, available)
-        tagged = len(stage.maps()) > 1
+        tagged = self.is_tagged
         groups: Iterator[tuple[Any, Any]]
         if tagged:
-            groups = iterate_tagged_groups(
-                runs,
-                partition,
-                self.shuffle,
-                memory_bytes,
-                inputs=len(stage.maps()),
-                group_fields=stage.group,
-            )
+            groups = iterate_tagged_groups(merged, inputs=len(stage.maps()), group_fields=stage.group)
         else:
-            groups = iterate_groups(merge(runs, partition, self.shuffle, memory_bytes), stage.group)
+            groups = iterate_groups(merged, stage.group)
         if stage.reduce_stream is not None:
             return bound(groups) or ()
         if tagged:
@@ -251,7 +277,8 @@ class StageProgram:
 
     # -- common ---------------------------------------------------------------------------------
 
-    def _write(self, part: int, task: TaskInfo, rows: Any, read: Tally) -> Written:
+    def write(self, part: int, task: TaskInfo, rows: Any, read: Tally) -> Written:
+        """Write a part under the name of its attempt."""
         output = self.output
         url = output.attempt_url(part, task.attempt)
         schema = self.output_schema if self.stage.is_batch else None
@@ -272,17 +299,24 @@ class StageProgram:
             raise
         return Written(part=part, url=url, rows=count, bytes=size, bytes_in=read.bytes, rows_in=read.rows)
 
-    def _guard(self, place: str) -> Guard:
+    def guard(self, place: str) -> Guard:
         return Guard(job_name=self.job_name, stage=self.stage.title, place=place)
 
     @contextmanager
-    def _opened(self, task: TaskInfo, place: str) -> Iterator[dict[str, Any]]:
+    def opened(
+        self, task: TaskInfo, place: str, sides: Mapping[str, Any] | None = None
+    ) -> Iterator[dict[str, Any]]:
         """Yield what functions may ask for; ``setup`` has run before, ``teardown`` runs after, also on failure."""
         view = View(
             kind=task.kind, index=task.index, attempt=task.attempt, worker=task.worker,
             partitions=self.shuffle.partitions if self.shuffle else 0, input=place,
         )  # fmt: skip
-        available = {"side": self._loaded, "counters": task.counters, "task": view, "state": None}
+        available = {
+            "side": self._loaded if sides is None else sides,
+            "counters": task.counters,
+            "task": view,
+            "state": None,
+        }
         if self.stage.setup is not None:
             available["state"] = inject(self.stage.setup, available)()
         try:

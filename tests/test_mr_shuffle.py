@@ -333,7 +333,7 @@ def test_inputs_of_a_join_come_apart_and_the_last_may_be_left_unread(
 
     seen = []
     for part in range(2):
-        groups = iterate_tagged_groups(runs, part, shuffle, memory_bytes, inputs=3)
+        groups = iterate_tagged_groups(merge(runs, part, shuffle, memory_bytes, with_input=True), inputs=3)
         for at, (key, (first, second, third)) in enumerate(groups):
             seen.append(key)
             if key % 7 == 0:
@@ -348,7 +348,9 @@ def test_joined_groups_by_a_prefix_hold_all_inputs(tmp_path: Path) -> None:
     shuffle = record_shuffle(1)
     runs = fill(shuffle, tmp_path, (0, 0), [(("a", 2), "l2"), (("b", 0), "l0")], 1 << 20)
     runs += fill(shuffle, tmp_path, (1, 0), [(("a", 1), "r1"), (("a", 3), "r3")], 1 << 20)
-    groups = iterate_tagged_groups(runs, 0, shuffle, 1 << 20, inputs=2, group_fields=1)
+    groups = iterate_tagged_groups(
+        merge(runs, 0, shuffle, 1 << 20, with_input=True), inputs=2, group_fields=1
+    )
     assert [(key, lefts, list(rights)) for key, (lefts, rights) in groups] == [
         ("a", ["l2"], ["r1", "r3"]),
         ("b", ["l0"], []),

@@ -1,0 +1,243 @@
+"""The work of a stage on values in memory, for an engine that keeps them there.
+
+The same functions of the job see the same rows in the same order as when every stage goes through a store, so the results are
+the same bytes.  What differs: rows are partitioned but not sorted before the shuffle, no run is written, and what a stage
+makes is a list of batches.  Records stay encoded between stages, so that a function which changes its arguments cannot harm a
+value that is used again.
+
+Each method may return an iterator: the next one can be run on it at once, or its batches can be held as a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from .aggregate import combine_rows, combine_unsorted, reduce_sorted
+from .columns import to_batch, to_pairs
+from .errors import BadJob
+from .gather import Gatherer, concat, cut_blocks
+from .inputs import read_batches, read_records
+from .merge import INPUT_COLUMN, tagged
+from .order import sort_permutation
+from .records import RecordBuffer
+from .shuffle import FOLD_ROWS, Shuffle, conform, partition_rows
+from .task import MAP_SHARE, MapWork, StageProgram, Tally, Written
+from .worker import TaskInfo
+
+Batches = Iterable[pa.RecordBatch]
+Chunks = Iterable[tuple[str, Iterable[Any], Sequence[Any]]]  # (url, keys, values) of records
+
+TAKE_BYTES = 4 << 20  # of sorted rows at a time: what is written next is still in the processor's cache
+_MOST_BYTES = (1 << 31) - (1 << 20)  # of a binary column, whose offsets have 32 bits
+_PAIRS = 5_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageInMemory:
+    """One stage; ``memory_bytes`` has to be that of the other engine's workers, for blocks that end by memory."""
+
+    program: StageProgram
+    memory_bytes: int
+
+    def task(self, kind: str, index: int) -> TaskInfo:
+        """Return what an attempt knows about itself; it also counts what the attempt reads."""
+        return TaskInfo(
+            kind=kind, index=index, attempt=0, worker=0, scratch="", memory_bytes=self.memory_bytes
+        )
+
+    # -- map ------------------------------------------------------------------------------------
+
+    def read(self, work: MapWork, task: TaskInfo) -> Batches | Chunks:
+        """Read and parse a split of a file: batches, or for a record stage chunks of keys and values."""
+        program, read = self.program, Tally(task)
+        source = program.sources[work.input]
+        with program.guard(f"input {work.describe()}"):
+            if program.stage.is_batch:
+                yield from read_batches(work.split, source, counted=read.count)
+                return
+            for piece, split in work.split.apart():
+                for keys, values in read_records(split, source, counted=read.count):
+                    yield piece.url, keys, values
+
+    def map(
+        self, work: MapWork, rows: Batches | Chunks, sides: Mapping[str, Any], task: TaskInfo
+    ) -> Iterator[pa.RecordBatch]:
+        """Run the map, and the combine of a record stage, on what ``read`` or a stage before has made."""
+        program, stage, read = self.program, self.program.stage, Tally(task)
+        guard = program.guard(f"input {work.describe()}")
+        with guard, program.opened(task, work.split.describe(), sides) as available:
+            if stage.is_batch:
+                mapped = program.mapped_batches(work.input, rows, available, guard, read)
+                schema = program.shuffle.schema if program.shuffle else program.output_schema
+                for batch in mapped:
+                    yield batch if schema is None or batch.schema.equals(schema) else conform(batch, schema)
+                return
+            combine = stage.combine if program.shuffle else None
+            held: list[pa.RecordBatch] = []
+            from .stages import inject
+
+            buffer = RecordBuffer(
+                inject(combine, available) if combine else None, held.append,
+                int(self.memory_bytes * MAP_SHARE / 2),
+            )  # fmt: skip
+            chunks = _chunks(rows, work, available["task"], guard)
+            buffer.add(program.mapped_pairs(work.input, chunks, available, guard, read))
+            buffer.flush()
+            yield from held
+
+    def write_mapped(
+        self, work: MapWork, rows: Batches | Chunks, sides: Mapping[str, Any], task: TaskInfo
+    ) -> Written:
+        """Run the map of a stage without a shuffle and write its part."""
+        program, read = self.program, Tally(task)
+        guard = program.guard(f"input {work.describe()}")
+        with guard, program.opened(task, work.split.describe(), sides) as available:
+            made: Any
+            if program.stage.is_batch:
+                made = program.mapped_batches(work.input, rows, available, guard, read)
+            else:
+                chunks = _chunks(rows, work, available["task"], guard)
+                made = program.mapped_pairs(work.input, chunks, available, guard, read)
+            return program.write(task.index, task, made, read)
+
+    # -- shuffle --------------------------------------------------------------------------------
+
+    def split(self, rows: Batches) -> list[list[pa.RecordBatch]]:
+        """Return the rows of one map task by partition, combined as the shuffle declares."""
+        shuffle = self._shuffle()
+        pieces: list[list[pa.RecordBatch]] = [[] for _ in range(shuffle.partitions)]
+        for batch in _folded(rows, shuffle) if shuffle.aggregate else rows:
+            if shuffle.partitions == 1:
+                pieces[0].append(batch)
+                continue
+            places, edges = partition_rows(batch, shuffle)
+            gatherer = Gatherer(batch)
+            for partition, piece in enumerate(pieces):
+                start, stop = edges[partition], edges[partition + 1]
+                if stop > start:
+                    piece.append(gatherer.take(places[start:stop]))
+        return pieces
+
+    def merge(self, pieces: Sequence[Sequence[pa.RecordBatch]], inputs: Sequence[int]) -> Batches:
+        """Return the rows of one partition, sorted and aggregated; ``inputs`` says where each piece comes from."""
+        shuffle, tag = self._shuffle(), self.program.is_tagged
+        batches = [
+            _with_input(batch, number) if tag else batch
+            for piece, number in zip(pieces, inputs, strict=True)
+            for batch in piece
+            if batch.num_rows
+        ]
+        merged = _sorted(batches, shuffle)
+        if shuffle.aggregate and not tag:
+            return reduce_sorted(merged, shuffle.keys, shuffle.aggregate)
+        return merged
+
+    def _shuffle(self) -> Shuffle:
+        assert self.program.shuffle is not None
+        return self.program.shuffle
+
+    # -- reduce ---------------------------------------------------------------------------------
+
+    def reduce(
+        self, partition: int, merged: Batches, sides: Mapping[str, Any], task: TaskInfo
+    ) -> Iterator[pa.RecordBatch]:
+        """Run the reduce on the sorted rows of a partition."""
+        program = self.program
+        guard = program.guard(f"partition {partition}")
+        with guard, program.opened(task, f"partition {partition}", sides) as available:
+            made = program.reduced(merged, available, guard)
+            if program.stage.is_batch:
+                yield from made
+                return
+            pairs: list[Any] = []
+            for pair in made:
+                pairs.append(pair)
+                if len(pairs) == _PAIRS:
+                    yield to_batch(pairs)
+                    pairs = []
+            if pairs:
+                yield to_batch(pairs)
+
+    def write_reduced(
+        self, partition: int, merged: Batches, sides: Mapping[str, Any], task: TaskInfo
+    ) -> Written:
+        """Run the reduce on the sorted rows of a partition and write its part."""
+        program = self.program
+        guard = program.guard(f"partition {partition}")
+        with guard, program.opened(task, f"partition {partition}", sides) as available:
+            return program.write(partition, task, program.reduced(merged, available, guard), Tally(task))
+
+
+def _chunks(rows: Any, work: MapWork, view: Any, guard: Any) -> Iterator[tuple[Iterable[Any], Sequence[Any]]]:
+    """Yield chunks of (keys, values), of a file or of what a stage made."""
+    if not work.split.pieces:
+        for batch in rows:
+            pairs = to_pairs(batch)
+            yield [key for key, _ in pairs], [value for _, value in pairs]
+        return
+    for url, keys, values in rows:
+        if view.input != url:
+            view.input = url
+            guard.place = f"input {url}" if len(work.split.pieces) > 1 else f"input {work.describe()}"
+        yield keys, values
+
+
+def _folded(rows: Batches, shuffle: Shuffle) -> Iterator[pa.RecordBatch]:
+    """Combine rows of equal keys: all of them if that is exact, else in blocks of FOLD_ROWS from the first row."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in rows:
+        at = 0
+        while at < batch.num_rows:
+            piece = batch.slice(at) if shuffle.exact else batch.slice(at, FOLD_ROWS - count)
+            at += piece.num_rows
+            held.append(piece)
+            count += piece.num_rows
+            if count >= (1 << 20 if shuffle.exact else FOLD_ROWS):
+                folded = _fold(held, shuffle)
+                held, count = ([folded], folded.num_rows) if shuffle.exact else ([], 0)
+                if not shuffle.exact:
+                    yield folded
+    if held:
+        yield _fold(held, shuffle)
+
+
+def _fold(batches: Sequence[pa.RecordBatch], shuffle: Shuffle) -> pa.RecordBatch:
+    rows = concat(batches)
+    if shuffle.exact:
+        rows = combine_unsorted(rows, shuffle.keys, shuffle.aggregate)
+    ordered = rows.take(pa.array(sort_permutation(rows, shuffle.order)))
+    return combine_rows(ordered, shuffle.keys, shuffle.aggregate)
+
+
+def _with_input(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
+    tags = pa.array(np.full(batch.num_rows, number, np.int32))
+    return pa.RecordBatch.from_arrays([*batch.columns, tags], schema=tagged(batch.schema))
+
+
+def _sorted(batches: Sequence[pa.RecordBatch], shuffle: Shuffle) -> Iterator[pa.RecordBatch]:
+    """Yield all rows in the shuffle's order; rows that compare equal keep theirs."""
+    if not batches:
+        return
+    total = sum(batch.nbytes for batch in batches)
+    if total > _MOST_BYTES:
+        raise BadJob(
+            f"a partition of {total / 1e9:.1f} GB cannot be sorted in memory at once; "
+            "give more --partitions, or use --engine mapreduce"
+        )
+    rows = concat(batches)
+    permutation = sort_permutation(rows, shuffle.order)
+    gatherer = Gatherer(rows)
+    sizes = gatherer.row_bytes
+    if not isinstance(sizes, int):
+        sizes = sizes[permutation]
+    for _, start, stop in cut_blocks(sizes, [0, len(permutation)], TAKE_BYTES):
+        yield gatherer.take(permutation[start:stop])
+
+
+__all__ = ["INPUT_COLUMN", "StageInMemory"]
