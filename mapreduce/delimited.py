@@ -6,7 +6,8 @@ other file is one piece.  Either way the rows are the same at every split size.
 
 A column is ``int64``, ``double``, ``bool`` or ``string``, by its first 4 MiB.  Later text that does not fit
 is an error that names file, column and row, never a null.  An empty field, ``NA``, ``N/A`` and ``NULL`` are
-null in columns of numbers and booleans; strings are never null.
+null in columns of numbers and booleans; strings are never null.  A file that holds only its header says
+nothing about types (``tables`` does).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mapreduce.files import CountedReader, first_line, open_decompressed
 from mapreduce.inputs import ignore, reading
 from mapreduce.sources import InputFile, Source
 from mapreduce.splits import Piece
-from mapreduce.tables import inexact_integer, may_be_inexact
+from mapreduce.tables import NO_ROWS, inexact_integer, may_be_inexact
 from mapreduce.text import BOM, bad_encoding, read_lines
 
 HEAD_BYTES = 4 << 20
@@ -132,14 +133,16 @@ def _options(types: dict[str, pa.DataType], columns: Sequence[str] | None) -> py
 
 
 def file_schema(file: InputFile, source: Source) -> pa.Schema:
-    """Return the names in a file's header with the types of its first 4 MiB."""
+    """Return the names in a file's header with the types of its first 4 MiB, null where there is no row."""
     piece = Piece(
         url=file.url, format="csv", compression=file.compression,
         stop=file.bytes, file_bytes=file.bytes, bytes=file.bytes,
     )  # fmt: skip
     head = _first_batch(piece, source, _options({}, None))
     if head is None:
-        return pa.schema([])
+        return NO_ROWS
+    if not head.num_rows:
+        return head.schema.with_metadata(NO_ROWS.metadata)
     types = {}
     for name, column in zip(head.schema.names, head.columns, strict=True):
         type = column.type

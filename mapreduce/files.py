@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,16 +19,16 @@ import fsspec
 from fsspec.core import url_to_fs
 
 from mapreduce.errors import BadInput, OutputFailed
+from mapreduce.meter import current_meter, timing
 
-COMPRESSED_MAGIC = (
-    (b"\x1f\x8b", "gzip"),
-    (b"BZh", "bz2"),
-    (b"\x28\xb5\x2f\xfd", "zstd"),
-    *((bytes([0x50 + nibble]) + b"\x2a\x4d\x18", "zstd") for nibble in range(16)),  # skippable frames
+COMPRESSED_MAGIC = re.compile(
+    rb"(?P<gzip>\x1f\x8b)"
+    rb"|(?P<bz2>BZh[1-9](1AY&SY|\x17rE8P\x90))"  # text may begin with BZh9: the magic of a block follows
+    rb"|(?P<zstd>\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)"  # a frame, or one to skip
 )
 """First bytes of a compressed file.  They decide, not the file's name."""
 
-MAGIC_BYTES = 4
+MAGIC_BYTES = 10
 
 
 def is_local(url: str) -> bool:
@@ -58,10 +60,11 @@ def url_of(fs: fsspec.AbstractFileSystem, path: str, like: str) -> str:
 def compression_of(head: bytes) -> str | None:
     """Return the compression that the first bytes of a file show.
 
-    >>> compression_of(bytes.fromhex("1f8b0800")), compression_of(b"plain"), compression_of(b"")
+    >>> compression_of(bytes.fromhex("1f8b0800")), compression_of(b"BZh91 is plain"), compression_of(b"")
     ('gzip', None, None)
     """
-    return next((name for magic, name in COMPRESSED_MAGIC if head.startswith(magic)), None)
+    found = COMPRESSED_MAGIC.match(head)
+    return found.lastgroup if found else None
 
 
 def first_line(error: BaseException) -> str:
@@ -79,12 +82,14 @@ class CountedReader(io.RawIOBase):
         super().__init__()
         self.url = url
         self._counted = counted
+        self._meter = current_meter()
         try:
-            if is_local(url):
-                self._file: Any = open(local_path(url), "rb", buffering=0)  # noqa: SIM115 (closed by close)
-            else:
-                fs, path = filesystem(url, storage_options)
-                self._file = fs.open(path, "rb")
+            with timing("store_read"):
+                if is_local(url):
+                    self._file: Any = open(local_path(url), "rb", buffering=0)  # noqa: SIM115 (closed by close)
+                else:
+                    fs, path = filesystem(url, storage_options)
+                    self._file = fs.open(path, "rb")
         except OSError as error:
             raise BadInput(f"cannot read {url}: {first_line(error)}") from error
 
@@ -102,17 +107,24 @@ class CountedReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill ``buffer`` from the file and return how many bytes came; fewer than it holds only at the end."""
-        view = memoryview(buffer).cast("B")
-        filled = 0
+        began = time.perf_counter()
         try:
-            while filled < len(view):
-                got = self._file.readinto(view[filled:])
-                if not got:
-                    break
-                filled += got
+            with timing("store_read"):
+                filled = self._fill(memoryview(buffer).cast("B"))
         except OSError as error:
             raise BadInput(f"cannot read {self.url}: {first_line(error)}") from error
+        if self._meter is not None and current_meter() is None:  # a thread of a library reads ahead
+            self._meter.read_elsewhere_s += time.perf_counter() - began
         self._counted(filled)
+        return filled
+
+    def _fill(self, view: memoryview) -> int:
+        filled = 0
+        while filled < len(view):
+            got = self._file.readinto(view[filled:])
+            if not got:
+                break
+            filled += got
         return filled
 
     def close(self) -> None:
@@ -133,31 +145,39 @@ def open_decompressed(
     raw = CountedReader(url, storage_options, counted)
     if compression is None:
         return raw
+    if compression == "gzip":
+        from mapreduce.gzipped import GzipReader
+
+        return GzipReader(raw)
     import pyarrow as pa
 
     return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), compression)
 
 
 class CountedWriter(io.RawIOBase):
-    """A new file, open for writing, that counts its bytes and names itself when a write fails.
+    """A new file, open for writing, that reports each write and names itself when one fails.
 
     ``close`` publishes the file, ``discard`` leaves nothing of it.
     """
 
-    def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, url: str, storage_options: Mapping[str, Any], counted: Callable[[int], None] | None = None
+    ) -> None:
         super().__init__()
         self.url = url
         self.bytes = 0
+        self._counted = counted
         self._fs: fsspec.AbstractFileSystem | None = None
         self._path = local_path(url)
         try:
-            if is_local(url):
-                os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
-                self._file: Any = open(self._path, "wb", buffering=0)  # noqa: SIM115 (closed by close)
-            else:
-                self._fs, self._path = filesystem(url, storage_options)
-                self._fs.makedirs(self._fs._parent(self._path), exist_ok=True)
-                self._file = self._fs.open(self._path, "wb")
+            with timing("store_write"):
+                if is_local(url):
+                    os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
+                    self._file: Any = open(self._path, "wb", buffering=0)  # noqa: SIM115 (closed by close)
+                else:
+                    self._fs, self._path = filesystem(url, storage_options)
+                    self._fs.makedirs(self._fs._parent(self._path), exist_ok=True)
+                    self._file = self._fs.open(self._path, "wb")
         except OSError as error:
             raise OutputFailed(f"cannot write {url}: {first_line(error)}") from error
 
@@ -172,22 +192,33 @@ class CountedWriter(io.RawIOBase):
         view = memoryview(data).cast("B")
         size = len(view)
         try:
-            while view:
-                view = view[self._file.write(view) :]
+            with timing("store_write"):
+                while view:
+                    view = view[self._file.write(view) :]
         except OSError as error:
             raise OutputFailed(f"cannot write {self.url}: {first_line(error)}") from error
         self.bytes += size
+        if self._counted is not None:
+            self._counted(size)
         return size
 
     def close(self) -> None:
         if self.closed:
             return
         try:
-            self._file.close()
+            with timing("store_write"):
+                self._file.close()
         except OSError as error:
             raise OutputFailed(f"cannot write {self.url}: {first_line(error)}") from error
         finally:
             super().close()
+
+    def physical_bytes(self) -> int:
+        """Return the bytes of all replicas of the closed file, where its filesystem tells; else those of one."""
+        locations = getattr(self._fs, "locations", None)
+        if locations is None:
+            return self.bytes
+        return sum(part["length"] * len(part["servers"]) for part in locations(self._path))
 
     def discard(self) -> None:
         """Close without publishing, and remove what is there; never raises."""

@@ -1,10 +1,11 @@
 """Tables as one: files of CSV, JSON lines, Parquet or Arrow whose columns differ become one schema.
 
 Columns are matched by name.  A column that a file lacks is null there; one that is null everywhere is a
-string.  Integers of different widths become ``int64``; integers and floats become ``double`` as long as every
-integer is one exactly (2**53), otherwise the file is refused, for no number changes its value here.
-Dictionaries are decoded, so their indices cannot overflow.  Text columns stay as they are written: dates in
-CSV and JSON are strings.
+string, and ``int64`` when no file has a single row, so that it can be added up (to nothing).  Integers of
+different widths become ``int64``; integers and floats become ``double`` as long as every integer is one
+exactly (2**53), otherwise the file is refused, for no number changes its value here.  Dictionaries are
+decoded, so their indices cannot overflow.  Text columns stay as they are written: dates in CSV and JSON are
+strings.
 
 How each format is read is in ``delimited`` (CSV), ``jsonlines`` and ``columnar`` (Parquet, Arrow).
 """
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from mapreduce.splits import Piece, Split
 
 RECORD_BLOCK_BYTES = 1 << 20
+NO_ROWS = pa.schema([], metadata={b"rows": b"0"})
+"""How a reader's ``file_schema`` says that the file has no row, so that its null columns may be anything."""
 
 
 def _reader(format: str) -> ModuleType:
@@ -56,8 +59,11 @@ def unified_schema(files: Sequence[InputFile], source: Source) -> pa.Schema:
     """
     found: dict[str, tuple[pa.DataType, str]] = {}
     reader = _reader(files[0].format)
+    unknown = pa.int64()  # the type of columns that are null everywhere
     for file in files:
         schema = reader.file_schema(file, source)
+        if schema.metadata != NO_ROWS.metadata:
+            unknown = pa.string()
         for name in schema.names:
             if schema.names.count(name) > 1:
                 raise BadInput(f"{file.url}: there are several columns named {name!r}; rename all but one")
@@ -76,7 +82,7 @@ def unified_schema(files: Sequence[InputFile], source: Source) -> pa.Schema:
             else:
                 found[field.name] = (type, file.url)
     return pa.schema(
-        [(name, pa.string() if pa.types.is_null(type) else type) for name, (type, _) in found.items()]
+        [(name, unknown if pa.types.is_null(type) else type) for name, (type, _) in found.items()]
     )
 
 

@@ -292,6 +292,7 @@ def test_a_sample_of_many_files_reads_few_of_them(tmp_path: Path) -> None:
         ("skip_first.zst", b"\x5f\x2a\x4d\x18\x01\0\0\0i" + zstd_frame(b"a\t1\nb\t2\nc\t3\n")),
         ("plain_named.txt.gz", b"a\t1\nb\t2\nc\t3\n"),
         ("gzip_without_its_name", gzip.compress(b"a\t1\nb\t2\nc\t3\n")),
+        ("padded.gz", gzip.compress(b"a\t1\nb\t2\n") + gzip.compress(b"c\t3\n") + b"\0" * 300_000),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -323,11 +324,18 @@ def test_a_truncated_file_fails_by_name_and_is_never_taken_for_the_whole(
             read(path)
 
 
-def test_a_gzip_file_without_its_trailer_and_one_with_a_flipped_byte_fail(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [b"BZh91 is text\n", b"BZh9", b"BZh91AY&S is text too\n", b"P*M\n"])
+def test_text_that_begins_like_a_compressed_file_is_text(tmp_path: Path, text: bytes) -> None:
+    path = put(tmp_path / "a.txt", text)
+    assert lines(path) == text.splitlines()
+    assert values(put(tmp_path / "empty.bz2", bz2.compress(b""))) == []
+
+
+def test_a_gzip_file_that_is_cut_changed_or_followed_by_other_bytes_fails(tmp_path: Path) -> None:
     data = gzip.compress(hexlines(2000))
     flipped = bytearray(data)
     flipped[len(data) // 2] ^= 255
-    for damaged in (data[:-8], bytes(flipped)):
+    for damaged in (data[:-8], bytes(flipped), data + b"\0\0garbage", data + data[:5]):
         with pytest.raises(BadInput, match=r"bad\.gz"):
             values(put(tmp_path / "bad.gz", damaged))
 

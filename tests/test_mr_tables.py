@@ -122,6 +122,16 @@ def test_csv_files_that_are_empty_or_only_a_header_give_no_row_and_no_error(tmp_
     assert rows(tmp_path / "empty.csv") == []
 
 
+def test_columns_of_a_csv_without_rows_take_the_types_of_other_files_or_can_be_added_up(
+    tmp_path: Path,
+) -> None:
+    header = put(tmp_path / "header.csv", "id,name\n")
+    data = put(tmp_path / "data.csv", "id,name,nothing\n1,x,\n")
+    assert read_schema(Source(urls=(str(header),))).types == [pa.int64(), pa.int64()]
+    both = read_schema(Source(urls=(str(header), str(data))))
+    assert both.types == [pa.int64(), pa.string(), pa.string()]
+
+
 def test_csv_nulls_nan_and_nul_bytes(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "k,v,s\nNaN,1,\n,2,NA\n1.5,NA,x\x00y\n")
     assert [row["v"] for row in rows(path)] == [1, 2, None]
