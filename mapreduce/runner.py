@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from . import publish
-from .errors import BadJob, FunctionFailed, JobError
-from .guard import user_traceback
-from .home import new_run, write_record
+from .driving import Begun, drive, recorded
+from .errors import BadJob
 from .inputs import Source
-from .owed import Owed, remove_owed
+from .owed import Owed
 from .planning import Made, StagePlan, plan_stage
 from .pool import AttemptRow, Event, Pool, Task, run_stage, run_stage_sequential
 from .processes import no_interrupt
-from .scratch import Scratch, remove_abandoned
 from .stages import Dataset, Job, plan
 
 MIB = 1 << 20
@@ -152,127 +147,50 @@ def run(
         options = replace(
             options, workers=pool.workers, memory_bytes=pool.memory_bytes, timeout_s=pool.timeout_s
         )
-    remove_abandoned()
-    remove_owed()
-    with ExitStack() as stack:
-        scratch = stack.enter_context(Scratch())
-        sources = [_source(given, options, scratch.folder) for given in inputs]
-        publish.open_url(options.store, options.store_options)
-        if output is not None:
-            publish.check_output(output, [u for s in sources for u in s.urls], options)
-        run_id, folder = new_run(job.name)
-        engine = _Run(
-            job=job, run_id=run_id, folder=folder, options=options, scratch=scratch, report=report, pool=pool
-        )
-        record: dict[str, Any] = {
-            "run": run_id, "job": job.name, "command": sys.argv, "started": time.time(),
-            "inputs": [list(s.urls) for s in sources], "output": output, "parameters": dict(parameters or {}),
-            "engine": "mapreduce", "outcome": "failed",
-        }  # fmt: skip
-        began = time.perf_counter()
+    publish.open_url(options.store, options.store_options)
+    with recorded(job, inputs, output, parameters or {}, options, engine="mapreduce") as begun:
+        engine = _Run(begun=begun, options=options, report=report, pool=pool)
         try:
-            result = engine.run(sources, dict(parameters or {}), output, began)
-            record["outcome"] = "done"
-            return result
-        except KeyboardInterrupt:
-            record["outcome"] = "interrupted"
-            raise
-        except Exception as error:
-            record["error"] = str(error) or type(error).__name__
-            record["traceback"] = getattr(error, "traceback_text", "")
-            raise
+            return engine.run(output)
         finally:
             with no_interrupt():  # a second Ctrl-C must not leave what the first one set out to remove
                 engine.close()
-                record["seconds"] = time.perf_counter() - began
-                record["stages"] = [asdict(s) for s in engine.reports]
-                write_record(folder, record)
+                begun.record["stages"] = [asdict(s) for s in engine.reports]
 
 
 class _Run:
     """The state of one run: what has been made so far, and the worker pool."""
 
-    def __init__(
-        self,
-        *,
-        job: Job,
-        run_id: str,
-        folder: Path,
-        options: Options,
-        scratch: Scratch,
-        report: Report | None,
-        pool: Pool | None,
-    ) -> None:
-        self.job = job
-        self.run_id = run_id
-        self.folder = folder
+    def __init__(self, *, begun: Begun, options: Options, report: Report | None, pool: Pool | None) -> None:
+        self.begun = begun
         self.options = options
-        self.scratch = scratch
         self.report = report
         self.reports: list[StageReport] = []
         self.made: dict[object, Made] = {}
         self.pool, self.lent = pool, pool is not None
         store = options.store if "://" in options.store else os.path.abspath(options.store)
-        self.store = f"{store.rstrip('/')}/runs/{run_id}"
+        self.store = f"{store.rstrip('/')}/runs/{begun.run}"
         if options.store.endswith("://"):
-            self.store = f"{options.store}runs/{run_id}"
-        self.owed = Owed(run_id)
+            self.store = f"{options.store}runs/{begun.run}"
+        self.owed = Owed(begun.run)
         self.wrote_store = False
 
-    def run(
-        self, sources: list[Source], parameters: dict[str, Any], output: str | None, began: float
-    ) -> RunResult:
+    def run(self, output: str | None) -> RunResult:
         self._pool()
-        try:
-            built = self.job.build([Dataset(source=s) for s in sources], parameters)
-        except JobError:
-            raise
-        except Exception as error:
-            raise FunctionFailed(
-                f"job {self.job.name!r}: building the plan raised {type(error).__name__}: {error}",
-                user_traceback(error, error.__traceback__),
-            ) from error
-        final = self._drive(built)
-        if final.stage is None:
-            raise BadJob(f"job {self.job.name!r} returns its input; it has no stage to run")
+        final = drive(self.begun, lambda wanted: self._materialise(wanted).rows())
+        records = None
         if output is None:
-            made = self._materialise(final)
-            records = made.rows()
-            seconds = time.perf_counter() - began
-            return RunResult(
-                run=self.run_id, job=self.job.name, output=None, seconds=seconds,
-                stages=tuple(self.reports), records=records,
-            )  # fmt: skip
-        staging = publish.Staging(output, self.run_id, self.options)
-        self.owed.add("output", staging.folder)
-        with staging:
-            self._materialise(final, staging)
-            staging.publish()
+            records = self._materialise(final).rows()
+        else:
+            staging = publish.Staging(output, self.begun.run, self.options)
+            self.owed.add("output", staging.folder)
+            with staging:
+                self._materialise(final, staging)
+                staging.publish()
         return RunResult(
-            run=self.run_id, job=self.job.name, output=output, seconds=time.perf_counter() - began,
-            stages=tuple(self.reports),
+            run=self.begun.run, job=self.begun.job.name, output=output, seconds=self.begun.seconds,
+            stages=tuple(self.reports), records=records,
         )  # fmt: skip
-
-    def _drive(self, built: Any) -> Dataset:
-        """Send a generator job the records that it asks for, until it returns its dataset."""
-        if inspect.isgenerator(built):
-            rounds: Generator[Any, Any, Any] = built
-            try:
-                wanted = next(rounds)
-                while True:
-                    self._check_dataset(wanted, "yielded")
-                    wanted = rounds.send(self._materialise(wanted).rows())
-            except StopIteration as stop:
-                built = stop.value
-        return self._check_dataset(built, "returned")
-
-    def _check_dataset(self, value: Any, verb: str) -> Dataset:
-        if not isinstance(value, Dataset):
-            raise BadJob(
-                f"job {self.job.name!r} {verb} {type(value).__name__}; a job returns (or yields) a dataset, "
-                "which is what calling a Stage on datasets gives"
-            )
-        return value
 
     def _materialise(self, wanted: Dataset, staging: publish.Staging | None = None) -> Made:
         if wanted.stage is None:
@@ -302,7 +220,12 @@ class _Run:
         else:
             folder = staging.folder
         planned = plan_stage(
-            dataset, self.made, self.options, folder=folder, final=staging is not None, job_name=self.job.name
+            dataset,
+            self.made,
+            self.options,
+            folder=folder,
+            final=staging is not None,
+            job_name=self.begun.job.name,
         )
         filesystem = publish.open_folder(folder, planned.program.output.storage_options)
         began = time.perf_counter()
@@ -347,7 +270,7 @@ class _Run:
         if self.pool is None:
             self.pool = Pool(
                 self.options.workers, memory_bytes=self.options.memory_bytes,
-                timeout_s=self.options.timeout_s, scratch=self.scratch.folder,
+                timeout_s=self.options.timeout_s, scratch=self.begun.scratch.folder,
             )  # fmt: skip
             self.pool.start(1)  # it imports while this process plans
         return self.pool
@@ -357,7 +280,7 @@ class _Run:
         if self.pool is not None:
             if not self.lent:
                 self.pool.close()
-            self.pool.move_logs(self.folder)
+            self.pool.move_logs(self.begun.folder)
         settled = False
         try:
             if self.wrote_store:
@@ -367,29 +290,6 @@ class _Run:
             pass
         finally:
             self.owed.close(settled=settled)
-
-
-def _source(given: str | Sequence[str] | Source, options: Options, scratch_folder: str) -> Source:
-    if isinstance(given, Source):
-        return given
-    urls = (given,) if isinstance(given, (str, Path)) else tuple(given)
-    urls = tuple(str(u) for u in urls)
-    if "-" in urls:
-        urls = tuple(_spool_stdin(scratch_folder) if u == "-" else u for u in urls)
-    return Source(
-        urls=urls, format=options.input_format, errors=options.errors, delimiter=options.delimiter,
-        storage_options=options.storage_options,
-    )  # fmt: skip
-
-
-def _spool_stdin(folder: str) -> str:
-    """Copy standard input to a file: splits and retries need to read it more than once."""
-    import shutil
-
-    path = os.path.join(folder, "stdin")
-    with open(path, "wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
-    return path
 
 
 def _safe(title: str) -> str:
