@@ -114,11 +114,11 @@ def explain(
                 partitions=partitions,
                 to_store=step is not final or final is not built,
                 shuffle_bytes=int(report.shuffle_bytes * scale) if report else None,
-                bytes_out=int(report.bytes_out * scale) if report else None,
+                bytes_out=int(report.written_bytes * scale) if report else None,
             )
         )
         parts[step.computation], scales[step.computation] = partitions or maps, scale
-        bytes_of[step.computation] = int(report.bytes_out * scale) if report else bytes_in
+        bytes_of[step.computation] = int(report.written_bytes * scale) if report else bytes_in
     return Explanation(
         job=job.name,
         inputs=tuple(

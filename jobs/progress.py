@@ -25,7 +25,7 @@ class Progress:
         self.bars: Any = None
         self.bar: Any = None
         self.done = 0
-        self.rows = 0
+        self.records = 0
         self.bytes = 0
         self.began = 0.0
         self.spoke = 0.0
@@ -58,7 +58,7 @@ class Progress:
             return
         total = len(plan.maps) + len(plan.reduces)
         if what == "stage":
-            self.done = self.rows = self.bytes = 0
+            self.done = self.records = self.bytes = 0
             self.began = self.spoke = time.monotonic()
             if self.bars is not None:
                 self.bar = self.bars.add_task(plan.title, total=total, amount="")
@@ -80,12 +80,12 @@ class Progress:
             return
         self.done += 1
         if event.task.kind == "map":
-            self.rows += event.rows_in
+            self.records += event.records_in
             self.bytes += event.bytes_in
 
     def _amount(self) -> str:
         rate = self.bytes / max(1e-9, time.monotonic() - self.began)
-        return f"{self.rows:,} records, {format_size(self.bytes)}, {format_size(rate)}/s"
+        return f"{self.records:,} records, {format_size(self.bytes)}, {format_size(rate)}/s"
 
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from mapreduce.errors import BadValue
 from mapreduce.keys import decode_key, encode_with_original
+from mapreduce.meter import timing
 from mapreduce.words import byte_ranges
 
 Pair = tuple[Any, Any]
@@ -159,14 +160,15 @@ def to_batch(pairs: Sequence[Pair]) -> pa.RecordBatch:
         BadKey: a key's type has no place in the order of keys.
         BadValue: a value cannot be pickled.
     """
-    keys, originals = encode_keys([pair[0] for pair in pairs])
-    try:
-        values = encode_values([pair[1] for pair in pairs])
-    except Exception:
-        for key, value in pairs:
-            _check_value(key, value)
-        raise
-    return pa.record_batch([keys, values, originals], schema=RECORD_SCHEMA)
+    with timing("serialise"):
+        keys, originals = encode_keys([pair[0] for pair in pairs])
+        try:
+            values = encode_values([pair[1] for pair in pairs])
+        except Exception:
+            for key, value in pairs:
+                _check_value(key, value)
+            raise
+        return pa.record_batch([keys, values, originals], schema=RECORD_SCHEMA)
 
 
 def _check_value(key: Any, value: Any) -> None:
@@ -235,4 +237,5 @@ def decode_uniform(column: pa.Array, *, key: bool = False) -> list[Any] | None:
 
 def to_pairs(batch: pa.RecordBatch) -> list[Pair]:
     """Return the records of a batch, in their order, with the types they were given with."""
-    return list(zip(decode_keys(batch), decode_values(batch.column("value")), strict=True))
+    with timing("serialise"):
+        return list(zip(decode_keys(batch), decode_values(batch.column("value")), strict=True))

@@ -218,7 +218,8 @@ class CountedWriter(io.RawIOBase):
         locations = getattr(self._fs, "locations", None)
         if locations is None:
             return self.bytes
-        return sum(part["length"] * len(part["servers"]) for part in locations(self._path))
+        with timing("store_write"):
+            return sum(part["length"] * len(part["servers"]) for part in locations(self._path))
 
     def discard(self) -> None:
         """Close without publishing, and remove what is there; never raises."""

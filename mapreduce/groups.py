@@ -17,6 +17,7 @@ from mapreduce.columns import decode_keys, decode_uniform, decode_value
 from mapreduce.errors import BadKey
 from mapreduce.keys import prefix_bytes
 from mapreduce.merge import INPUT_COLUMN
+from mapreduce.meter import timing
 from mapreduce.order import group_boundaries
 
 _SLICE_ROWS = 1 << 13  # rows decoded at a time
@@ -38,7 +39,8 @@ class _Slice:
             self.inputs = inputs[starts].tolist()
         firsts = pa.array(starts)
         self.identities: list[bytes] = keys.take(firsts).to_pylist()
-        self.keys = _shown(decode_keys(batch.take(firsts)), fields)
+        with timing("serialise"):
+            self.keys = _shown(decode_keys(batch.take(firsts)), fields)
         self.edges: list[int] = [*starts.tolist(), batch.num_rows]
         self.column = batch.column("value")
         self.decoded: list[Any] | None = None
@@ -52,7 +54,8 @@ class _Slice:
         if self.decoded is not None:
             return iter(self.decoded[start:stop])
         if self.raw is None:
-            self.decoded = decode_uniform(self.column)
+            with timing("serialise"):
+                self.decoded = decode_uniform(self.column)
             if self.decoded is not None:
                 return iter(self.decoded[start:stop])
             self.raw = self.column.to_pylist()

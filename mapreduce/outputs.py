@@ -15,7 +15,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -82,12 +82,13 @@ class Sink:
         compression: str | None,
         storage_options: Mapping[str, Any],
         schema: pa.Schema | None,
+        counted: Callable[[int], None] | None,
     ) -> None:
         extension_of(format, compression)  # refuse before a file is made
         self.url = url
         self._rows = 0
         self._format = format
-        self._raw = CountedWriter(url, storage_options)
+        self._raw = CountedWriter(url, storage_options, counted)
         self._file: pa.NativeFile = pa.PythonFile(self._raw, mode="w")
         if compression is not None and format not in _INSIDE:
             self._file = pa.CompressedOutputStream(self._file, compression)
@@ -139,6 +140,10 @@ class Sink:
             raise self._failed(error) from error
         return self._rows, self._raw.bytes
 
+    def physical_bytes(self) -> int:
+        """Return the bytes of all replicas of the closed file; raises as the filesystem does."""
+        return self._raw.physical_bytes()
+
     def abort(self) -> None:
         """Give up: close without error and leave nothing behind."""
         self._raw.discard()
@@ -156,19 +161,21 @@ def open_sink(
     compression: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | None = None,
+    counted: Callable[[int], None] | None = None,
 ) -> Sink:
     """Open a part file for writing.
 
     ``schema`` fixes the columns; without it the first rows decide.  With it, a file without rows still has
-    its columns.
+    its columns.  ``counted`` is told the bytes that the file gets.
 
     Raises:
         OutputFailed: the file cannot be made.
         BadJob: format and compression are unknown or do not go together.
     """
     return Sink(
-        url, format=format, compression=compression, storage_options=storage_options or {}, schema=schema
-    )
+        url, format=format, compression=compression, storage_options=storage_options or {}, schema=schema,
+        counted=counted,
+    )  # fmt: skip
 
 
 class _Writer(Protocol):

@@ -138,12 +138,13 @@ def plan_stage(
     else:
         output = Output(
             folder=folder, format="arrow" if stage.is_batch else "records",
-            storage_options=options.store_options,
+            storage_options=options.store_options, stored=True,
         )  # fmt: skip
     program = StageProgram(
         stage=stage, sources=tuple(m.source for m in inputs), schemas=tuple(m.schema for m in inputs),
         output=output, shuffle=shuffle, output_schema=out_schema,
         sides={name: _side(value, made) for name, value in stage.side.items()}, job_name=job_name,
+        stored=tuple(m.parts is not None for m in inputs),
     )  # fmt: skip
     result = Source(urls=(folder,), format=output.format, storage_options=output.storage_options)
     parts = shuffle.partitions if shuffle else len(maps)
@@ -308,4 +309,4 @@ def _side(value: Any, made: Mapping[object, Made]) -> Any:
     if not isinstance(value, Dataset):
         return value
     found = _made(value, made)
-    return SideSource(source=found.source, batches=found.schema is not None)
+    return SideSource(source=found.source, batches=found.schema is not None, stored=found.parts is not None)

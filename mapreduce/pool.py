@@ -23,12 +23,12 @@ from .coordinator import Abort, Accept, Action, Assign, Coordinator, Discard, Fa
 from .events import AttemptRow, Commit, Event, OnEvent, StageResult, reduce_payloads
 from .pickling import pickle_by_value
 from .processes import Pool, WorkerProcess, absolute_path, no_interrupt
-from .sequential import run_stage_sequential
+from .sequential import run_here
 from .worker import MapOutputLost, Program, TaskInfo
 
 __all__ = [
     "AttemptRow", "Commit", "Event", "MapOutputLost", "OnEvent", "Pool", "Program", "StageResult", "Task",
-    "TaskInfo", "run_stage", "run_stage_sequential",
+    "TaskInfo", "run_stage",
 ]  # fmt: skip
 
 _START_TIMEOUT_S = 60.0
@@ -41,6 +41,7 @@ def run_stage(
     maps: Sequence[Any],
     reduces: Sequence[Any] | int,
     program: bytes | Program,
+    title: str = "",
     commit: Commit | None = None,
     discard: Commit | None = None,
     on_event: OnEvent | None = None,
@@ -49,10 +50,14 @@ def run_stage(
 ) -> StageResult:
     """Run a stage's maps, then its reduces, and return what they returned.
 
+    A pool of 0 workers runs them in this process, one after the other and each once, for a debugger: what a task
+    raises comes out as it is.
+
     Args:
         maps: a payload per map task; one with a ``describe()`` is named by it in errors.
         reduces: a payload per reduce task, or their number (the payload is then the index); 0 for map-only.
         program: a ``Program``, or one pickled by cloudpickle.
+        title: of the stage, for the rows.
         commit: called in this process, once per task that makes output (reduces, or maps without reduces).
         discard: called with a result that nobody wants.
         on_event: called for each event.
@@ -64,7 +69,10 @@ def run_stage(
         MemoryExceeded: a worker passed its memory limit.
         JobError: what the package's own code raised in a worker, under its own class.
     """
-    run = _StageRun(pool, list(maps), reduce_payloads(reduces), program, max_attempts, max_raises)
+    payloads = {"map": list(maps), "reduce": reduce_payloads(reduces)}
+    if pool.workers == 0:
+        return run_here(pool, payloads, program, title, commit, on_event)
+    run = _StageRun(pool, payloads, program, title, max_attempts, max_raises)
     run.commit, run.discard, run.on_event = commit, discard, on_event
     try:
         return run.run()
@@ -88,17 +96,18 @@ class _StageRun:
     def __init__(
         self,
         pool: Pool,
-        maps: list[Any],
-        reduces: list[Any],
+        payloads: dict[str, list[Any]],
         program: bytes | Program,
+        title: str,
         max_attempts: int,
         max_raises: int,
     ) -> None:
         self.pool = pool
-        self.payloads = {"map": maps, "reduce": reduces}
+        self.payloads = payloads
+        self.stage_title = title
         self.program = program if isinstance(program, bytes) else pickle_by_value(program)
         self.coordinator = Coordinator(
-            maps=len(maps), reduces=len(reduces), max_attempts=max_attempts,
+            maps=len(payloads["map"]), reduces=len(payloads["reduce"]), max_attempts=max_attempts,
             max_raises=min(max_raises, max_attempts), timeout_s=pool.timeout_s,
         )  # fmt: skip
         self.stage = pool.stages
@@ -226,6 +235,7 @@ class _StageRun:
         task, attempt = Task(*message[2]), message[3]
         if what == "beat":
             self.coordinator.heartbeat(worker.number, message[4]["counters"], now)
+            worker.said = message[4]
             self.emit("running", worker.number, task, attempt, "", message[4])
         elif what == "done":
             self.done(worker, task, attempt, message[4], message[5])
@@ -313,7 +323,7 @@ class _StageRun:
         keep = task.kind == "map" and bool(self.payloads["reduce"])
         payload = pickle_by_value(self.payloads[task.kind][task.index])
         channel.send(("task", task.kind, task.index, action.attempt, payload, maps, keep))
-        worker.attempt_started = time.time()
+        worker.attempt_started, worker.said = time.time(), {}
         self.watch_writes(worker)
         self.emit("start", action.worker, task, action.attempt)
 
@@ -350,9 +360,9 @@ class _StageRun:
     ) -> None:
         self.rows.append(
             AttemptRow(
-                kind=task.kind, task=task.index, attempt=attempt, worker=worker.number,
+                stage=self.stage_title, kind=task.kind, task=task.index, attempt=attempt, worker=worker.number,
                 start=worker.attempt_started, end=time.time(), outcome=outcome, message=message,
-                **(used or {}),
+                **(worker.said if used is None else used),
             )
         )  # fmt: skip
 
@@ -370,7 +380,8 @@ class _StageRun:
             self.on_event(
                 Event(
                     outcome=outcome, worker=worker, task=task, attempt=attempt, message=message,
-                    rows_in=read.get("rows_in", 0), bytes_in=read.get("bytes_in", 0),
+                    records_in=read.get("records_in", 0),
+                    bytes_in=read.get("bytes_in", 0) + read.get("store_read_bytes", 0),
                     maps=c.maps, maps_done=c.done("map"), reduces=c.reduces, reduces_done=c.done("reduce"),
                     counters=c.live_counters(),
                 )

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from .channel import Channel
 from .tuning import worker_environment
@@ -49,6 +50,7 @@ class WorkerProcess:
         self.has_maps: dict[int, int] = {}  # map -> attempt whose result it has
         self.losses_seen = -1  # Coordinator.losses when it was last sent map results
         self.attempt_started = 0.0
+        self.said: Mapping[str, Any] = {}  # what its last heartbeat told of the attempt
 
     @property
     def ended(self) -> bool:
@@ -98,7 +100,7 @@ class Pool:
     """Up to ``workers`` processes, started when a stage needs them and kept for the next.
 
     Args:
-        workers: processes at one time; 0 for a pool that only lends its settings to ``run_stage_sequential``.
+        workers: processes at one time; 0 for a pool that lends its settings to tasks in this process.
         memory_bytes: per process, for a task's buffers; ``TaskInfo.memory_bytes``.
         watchdog_bytes: a worker whose VmHWM passes this ends; by default ``memory_bytes`` plus a quarter, at
             least plus 160 MiB for the interpreter and its libraries.  0 for no limit.

@@ -16,10 +16,11 @@ from typing import Any
 from . import publish
 from .driving import Begun, drive, recorded
 from .errors import BadJob
+from .events import StageResult
 from .inputs import Source
 from .owed import Owed
 from .planning import Made, StagePlan, plan_stage
-from .pool import AttemptRow, Event, Pool, Task, run_stage, run_stage_sequential
+from .pool import AttemptRow, Event, Pool, Task, run_stage
 from .processes import no_interrupt
 from .stages import Dataset, Job, plan
 
@@ -74,21 +75,40 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class StageReport:
-    """What one stage did, in totals."""
+    """What one stage did, in totals of the accepted attempts; the bytes are those of ``AttemptRow``.
+
+    ``begin`` and ``end`` are seconds since the epoch, between which its tasks ran.  ``shuffle_bytes`` are those that the maps
+    wrote.  ``attempts`` has a row for every attempt, also of those that came to nothing.
+    """
 
     stage: str
     maps: int
     reduces: int
+    begin: float
+    end: float
     seconds: float
-    rows_in: int
+    records_in: int
     bytes_in: int
-    shuffle_rows: int
+    store_read_bytes: int
+    shuffle_records: int
     shuffle_bytes: int
-    rows_out: int
+    records_out: int
     bytes_out: int
+    store_written_bytes: int
+    store_physical_bytes: int
     through_store: bool
     counters: Mapping[str, int]
     attempts: tuple[AttemptRow, ...] = ()
+
+    @property
+    def read_bytes(self) -> int:
+        """Asked of files, input and intermediate."""
+        return self.bytes_in + self.store_read_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        """Given to files, output and intermediate."""
+        return self.bytes_out + self.store_written_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,29 +259,12 @@ class _Run:
             if self.report is not None:
                 self.report("event", planned, event)
 
-        run_tasks = run_stage_sequential if self.options.workers == 0 else run_stage
-        outcome = run_tasks(
+        begin = time.time()
+        outcome = run_stage(
             self._pool(), maps=planned.maps, reduces=planned.reduces, program=planned.program,
-            on_event=on_event, max_attempts=self.options.max_attempts, commit=commit,
+            title=stage.title, on_event=on_event, max_attempts=self.options.max_attempts, commit=commit,
         )  # fmt: skip
-        maps, parts = outcome.map_results, outcome.reduce_results or outcome.map_results
-        self.reports.append(
-            StageReport(
-                stage=stage.title,
-                maps=len(planned.maps),
-                reduces=len(planned.reduces),
-                seconds=time.perf_counter() - began,
-                rows_in=sum(m.rows_in for m in maps),
-                bytes_in=sum(m.bytes_in for m in maps),
-                shuffle_rows=sum(m.rows for m in maps) if planned.reduces else 0,
-                shuffle_bytes=sum(m.bytes for m in maps) if planned.reduces else 0,
-                rows_out=sum(p.rows for p in parts),
-                bytes_out=sum(p.bytes for p in parts),
-                through_store=staging is None,
-                counters=dict(outcome.counters),
-                attempts=tuple(outcome.rows),
-            )
-        )
+        self.reports.append(_stage_report(planned, outcome, begin, time.perf_counter() - began))
         if self.report is not None:
             self.report("done", planned, None)
         return planned.made
@@ -290,6 +293,33 @@ class _Run:
             pass
         finally:
             self.owed.close(settled=settled)
+
+
+def _stage_report(planned: StagePlan, outcome: StageResult, begin: float, seconds: float) -> StageReport:
+    # A map whose output was lost is done twice, and the last time counts.
+    accepted = {(row.kind, row.task): row for row in outcome.rows if row.outcome == "done"}.values()
+    maps = [row for row in accepted if row.kind == "map"]
+    makers = [row for row in accepted if row.kind == "reduce"] if planned.reduces else maps
+    return StageReport(
+        stage=planned.title,
+        maps=len(planned.maps),
+        reduces=len(planned.reduces),
+        begin=begin,
+        end=time.time(),
+        seconds=seconds,
+        records_in=sum(row.records_in for row in maps),
+        bytes_in=sum(row.bytes_in for row in accepted),
+        store_read_bytes=sum(row.store_read_bytes for row in accepted),
+        shuffle_records=sum(row.records_out for row in maps) if planned.reduces else 0,
+        shuffle_bytes=sum(row.shuffle_bytes for row in maps),
+        records_out=sum(row.records_out for row in makers),
+        bytes_out=sum(row.bytes_out for row in accepted),
+        store_written_bytes=sum(row.store_written_bytes for row in accepted),
+        store_physical_bytes=sum(row.store_physical_bytes for row in accepted),
+        through_store=planned.program.output.stored,
+        counters=dict(outcome.counters),
+        attempts=tuple(outcome.rows),
+    )
 
 
 def _safe(title: str) -> str:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from mapreduce.errors import Damaged
+from mapreduce.meter import current_meter, timing
 
 BLOCK_BYTES = 512 << 10
 _INDEX_FIELDS = 5
@@ -51,9 +52,15 @@ class RunWriter:
 
     def write(self, partition: int, batch: pa.RecordBatch) -> None:
         """Append one block to ``partition``."""
-        message = batch.serialize()
-        _write_whole(self.file, memoryview(message))
-        self.index.append((partition, self.offset, message.size, batch.num_rows, crc32c(message)))
+        with timing("serialise"):
+            message = batch.serialize()
+        with timing("shuffle"):
+            _write_whole(self.file, memoryview(message))
+            checksum = crc32c(message)
+        meter = current_meter()
+        if meter is not None:
+            meter.shuffle_bytes += message.size
+        self.index.append((partition, self.offset, message.size, batch.num_rows, checksum))
         self.offset += message.size
         self.rows[partition] += batch.num_rows
         self.bytes[partition] += message.size
@@ -149,19 +156,27 @@ class RunReader:
         count = max(int(np.searchsorted(np.cumsum(ahead[:, 2]), wanted_bytes, "right")), 1)
         taken = ahead[:count]
         start = int(taken[0, 1])
-        data = self._pread(start, int(taken[-1, 1] + taken[-1, 2]) - start)
+        stop = int(taken[-1, 1] + taken[-1, 2])
+        with timing("shuffle"):
+            data = self._pread(start, stop - start)
+        meter = current_meter()
+        if meter is not None:
+            meter.count_fetched(stop - start, self.run.path)
         self.next_block += count
         if self.exhausted:
             self.close()
         buffer = pa.py_buffer(data)
         for _, offset, size, rows, checksum in taken.tolist():
             block = buffer.slice(offset - start, size)
-            if crc32c(block) != checksum:
+            with timing("shuffle"):
+                is_whole = crc32c(block) == checksum
+            if not is_whole:
                 raise Damaged(
                     f"run file {self.run.path} at byte {offset}: the checksum of the block is wrong; run its map task again"
                 )
             try:
-                batch = pa.ipc.read_record_batch(block, self.schema)
+                with timing("serialise"):
+                    batch = pa.ipc.read_record_batch(block, self.schema)
             except (pa.ArrowInvalid, OSError) as error:
                 raise Damaged(
                     f"run file {self.run.path} at byte {offset}: {error}; run its map task again"

@@ -1,4 +1,4 @@
-"""A stage run in this process, one task at a time, for a debugger."""
+"""A stage run in this process, one task at a time, for a debugger; the same results and rows as on workers."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ import pickle
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .coordinator import Task
 from .errors import OutputFailed
-from .events import AttemptRow, Commit, Event, OnEvent, StageResult, reduce_payloads
+from .events import AttemptRow, Commit, Event, OnEvent, StageResult
+from .meter import Meter, metering
 from .processes import Pool
-from .worker import Program, TaskInfo, describe_full_disk, is_disk_full, sendable
+from .worker import (
+    Program,
+    TaskInfo,
+    describe_full_disk,
+    is_disk_full,
+    peak_memory_bytes,
+    reset_peak_memory,
+)
 
 
-def run_stage_sequential(
+def run_here(
     pool: Pool,
-    *,
-    maps: Sequence[Any],
-    reduces: Sequence[Any] | int,
+    payloads: Mapping[str, Sequence[Any]],
     program: bytes | Program,
-    commit: Commit | None = None,
-    discard: Commit | None = None,
-    on_event: OnEvent | None = None,
-    max_attempts: int = 1,
-    max_raises: int = 1,
+    title: str,
+    commit: Commit | None,
+    on_event: OnEvent | None,
 ) -> StageResult:
-    """Run a stage in this process, one task at a time, for a debugger; same results as ``run_stage``.
+    """Run a stage as ``run_stage`` describes for a pool of 0 workers, in the pool's scratch folder and memory.
 
-    Takes the pool's scratch folder and memory, and starts none of its processes.  Runs each task once
-    (``discard``, ``max_attempts`` and ``max_raises`` have nothing to do here).
-    What a task raises comes out as it is, so that a debugger stops at the user's line.
+    ``payloads`` are those of the "map" and of the "reduce" tasks.
     """
     runner: Program = pickle.loads(program) if isinstance(program, bytes) else program
-    payloads = {"map": list(maps), "reduce": reduce_payloads(reduces)}
     results: dict[str, list[Any]] = {"map": [], "reduce": []}
     totals: Counter[str] = Counter()
     rows: list[AttemptRow] = []
@@ -46,7 +47,8 @@ def run_stage_sequential(
             on_event(
                 Event(
                     outcome=outcome, worker=0, task=task, counters=dict(totals),
-                    rows_in=info.rows_in, bytes_in=info.bytes_in,
+                    records_in=info.meter.records_in,
+                    bytes_in=info.meter.bytes_in + info.meter.store_read_bytes,
                     maps=len(payloads["map"]), maps_done=len(results["map"]),
                     reduces=len(payloads["reduce"]), reduces_done=len(results["reduce"]),
                 )
@@ -59,29 +61,32 @@ def run_stage_sequential(
                 task = Task(kind, index)
                 own = os.path.join(folder, f"{kind}-{index:05d}-0")
                 os.makedirs(own)
+                start, cpu_s = time.time(), time.process_time()
+                reset_peak_memory()
                 info = TaskInfo(
                     kind=kind, index=index, attempt=0, worker=0, scratch=own, memory_bytes=pool.memory_bytes,
                     map_attempts=(0,) * len(results["map"]) if kind == "reduce" else (),
+                    meter=Meter(disk=folder),
                 )  # fmt: skip
                 emit("start", task, info)
-                start, cpu_s = time.time(), time.process_time()
                 try:
-                    if kind == "map":
-                        result = runner.run_map(payload, info)
-                    else:
-                        result = runner.run_reduce(payload, list(results["map"]), info)
+                    with metering(info.meter):
+                        if kind == "map":
+                            result = runner.run_map(payload, info)
+                        else:
+                            result = runner.run_reduce(payload, list(results["map"]), info)
                 except OSError as error:
                     if not is_disk_full(error):
                         raise
                     raise OutputFailed(describe_full_disk(str(task), error, folder)) from error
                 results[kind].append(result)
-                counters = sendable(info.counters)
-                totals.update(counters)
+                used = {**info.used(), **info.meter.finish()}
+                totals.update(used["counters"])
                 rows.append(
                     AttemptRow(
-                        kind=kind, task=index, attempt=0, worker=0, start=start, end=time.time(),
-                        outcome="done", counters=counters,
-                        rows_in=info.rows_in, bytes_in=info.bytes_in, cpu_s=time.process_time() - cpu_s,
+                        stage=title, kind=kind, task=index, attempt=0, worker=0, start=start, end=time.time(),
+                        outcome="done", peak_memory_bytes=peak_memory_bytes(),
+                        cpu_s=time.process_time() - cpu_s, **used,
                     )
                 )  # fmt: skip
                 if commit is not None and (kind == "reduce" or not payloads["reduce"]):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .inputs import Source, read_batches, read_records
+from .inputs import Source, ignore, read_batches, read_records
+from .meter import Meter, current_meter
 from .splits import plan_splits
 
 if TYPE_CHECKING:
@@ -35,10 +37,14 @@ class Sides(Mapping[str, Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class SideSource:
-    """A side dataset, read whole by each worker on first use: a table for batches, else a list of pairs."""
+    """A side dataset, read whole by each worker on first use: a table for batches, else a list of pairs.
+
+    ``stored`` says that it is an intermediate, not an input of the job.
+    """
 
     source: Source
     batches: bool
+    stored: bool = False
 
     def load(self) -> Any:
         """Read the dataset.
@@ -46,24 +52,26 @@ class SideSource:
         Returns:
             ``pa.Table`` for batches, else the list of ``(key, value)``.
         """
+        meter = current_meter() or Meter()
+        counted = functools.partial(meter.count_read, stored=self.stored)
         if self.batches:
             import pyarrow as pa
 
-            found = list(read_all_batches(self.source))
+            found = list(meter.watch(read_all_batches(self.source, counted)))
             return pa.Table.from_batches(found) if found else None
-        return read_all_records(self.source)
+        return read_all_records(self.source, counted)
 
 
-def read_all_batches(source: Source) -> Iterator[pa.RecordBatch]:
-    """Read a whole dataset as batches, in order."""
+def read_all_batches(source: Source, counted: Callable[[int], None] = ignore) -> Iterator[pa.RecordBatch]:
+    """Read a whole dataset as batches, in order; ``counted`` is told the bytes."""
     for split in plan_splits(source, split_bytes=64 << 20):
-        yield from read_batches(split, source, counted=lambda size: None)
+        yield from read_batches(split, source, counted=counted)
 
 
-def read_all_records(source: Source) -> list[tuple[Any, Any]]:
-    """Read a whole dataset as ``(key, value)`` pairs, in order."""
+def read_all_records(source: Source, counted: Callable[[int], None] = ignore) -> list[tuple[Any, Any]]:
+    """Read a whole dataset as ``(key, value)`` pairs, in order; ``counted`` is told the bytes."""
     pairs: list[tuple[Any, Any]] = []
     for split in plan_splits(source, split_bytes=64 << 20):
-        for keys, values in read_records(split, source, counted=lambda size: None):
+        for keys, values in read_records(split, source, counted=counted):
             pairs.extend(zip(keys, values, strict=False))
     return pairs

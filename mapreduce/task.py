@@ -6,6 +6,7 @@ single tasks there.  It knows nothing of other tasks, of retries or of where it 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ class Output:
     format: str
     compression: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+    stored: bool = False  # an intermediate, not the job's output
 
     def attempt_url(self, part: int, attempt: int) -> str:
         return f"{self.folder}/{self.part_name(part)}.attempt-{attempt}"
@@ -110,6 +112,7 @@ class StageProgram:
     output_schema: pa.Schema | None
     sides: Mapping[str, Any]  # plain values, or SideSource
     job_name: str = ""
+    stored: tuple[bool, ...] = ()  # which of the sources are intermediates
 
     def __post_init__(self) -> None:
         self._loaded = Sides(self.sides)  # kept from task to task
@@ -120,7 +123,7 @@ class StageProgram:
         """Run one map task; returns its runs, or its part for a stage without a shuffle."""
         guard = self.guard(f"input {payload.describe()}")
         with guard, self.opened(task, payload.split.describe()) as available:
-            read = Tally(task)
+            read = Tally(task, stored=self.is_stored(payload.input))
             if self.shuffle is None:
                 return self.write(task.index, task, self._map_rows(payload, available, guard, read), read)
             buffer = MapBuffer(
@@ -140,8 +143,10 @@ class StageProgram:
                 groups.add(self._map_pairs(payload, available, guard, read))
                 groups.flush()
             runs = buffer.finish()
+        rows = sum(sum(run.rows) for run in runs)
+        task.meter.records_out += rows
         return Mapped(
-            runs=tuple(runs), rows=sum(sum(run.rows) for run in runs),
+            runs=tuple(runs), rows=rows,
             bytes=sum(sum(run.bytes) for run in runs), bytes_in=read.bytes, rows_in=read.rows,
         )  # fmt: skip
 
@@ -154,7 +159,7 @@ class StageProgram:
         self, payload: MapWork, available: dict[str, Any], guard: Guard, read: Tally
     ) -> Iterator[pa.RecordBatch]:
         source = self.sources[payload.input]
-        batches = read_batches(payload.split, source, counted=read.count)
+        batches = read.task.meter.watch(read_batches(payload.split, source, counted=read.count))
         return self.mapped_batches(payload.input, batches, available, guard, read)
 
     def mapped_batches(
@@ -217,7 +222,8 @@ class StageProgram:
         for piece, split in payload.split.apart():
             view.input = piece.url
             guard.place = f"input {piece.describe()}"
-            yield from read_records(split, self.sources[payload.input], counted=read.count)
+            chunks = read_records(split, self.sources[payload.input], counted=read.count)
+            yield from read.task.meter.watch(chunks)
 
     def _map_function(self, number: int) -> Callable[..., Any] | None:
         maps = self.stage.maps()
@@ -232,7 +238,6 @@ class StageProgram:
         with guard, self.opened(task, f"partition {payload}") as available:
             runs = sorted((run for m in mapped for run in m.runs), key=lambda run: run.order)
             read = Tally(task)
-            read.count(sum(run.bytes[payload] for run in runs))
             read.add_rows(sum(run.rows[payload] for run in runs))
             memory_bytes = int(task.memory_bytes * MAP_SHARE)
             rows = self._reduced(runs, payload, memory_bytes, available, guard)
@@ -285,6 +290,7 @@ class StageProgram:
         sink = open_sink(
             url, format=output.format, compression=output.compression,
             storage_options=output.storage_options, schema=schema,
+            counted=functools.partial(task.meter.count_written, stored=output.stored),
         )  # fmt: skip
         try:
             if self.stage.is_batch:
@@ -297,7 +303,14 @@ class StageProgram:
         except BaseException:
             sink.abort()
             raise
+        task.meter.records_out += count
+        if output.stored:
+            task.meter.store_physical_bytes += sink.physical_bytes()
         return Written(part=part, url=url, rows=count, bytes=size, bytes_in=read.bytes, rows_in=read.rows)
+
+    def is_stored(self, number: int) -> bool:
+        """True if input ``number`` is an intermediate in the store."""
+        return bool(self.stored) and self.stored[number]
 
     def guard(self, place: str) -> Guard:
         return Guard(job_name=self.job_name, stage=self.stage.title, place=place)
@@ -328,19 +341,23 @@ class StageProgram:
 
 @dataclass
 class Tally:
-    """What a task has read so far; the pool hears of it with the heartbeat."""
+    """What a task has read so far; the pool hears of it with the heartbeat.
+
+    ``stored`` says that it reads an intermediate, not the job's input.
+    """
 
     task: TaskInfo
+    stored: bool = False
     bytes: int = 0
     rows: int = 0
 
     def count(self, size: int) -> None:
         self.bytes += size
-        self.task.progress(bytes=size)
+        self.task.meter.count_read(size, stored=self.stored)
 
     def add_rows(self, rows: int) -> None:
         self.rows += rows
-        self.task.progress(rows=rows)
+        self.task.meter.records_in += rows
 
 
 def _chunks(rows: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple[Any, Any]]]:

@@ -31,6 +31,7 @@ from typing import Any, Protocol
 
 from .channel import receive_frame, send_frame
 from .errors import BadInput, BadJob, BadKey, BadValue, FunctionFailed, JobError, MissingInput, OutputExists
+from .meter import Meter, metering
 from .pandas_import import put_off_pandas
 
 # The next attempt would meet the same: the disk stays full, the input stays bad.
@@ -65,18 +66,11 @@ class TaskInfo:
     memory_bytes: int
     counters: Counter[str] = field(default_factory=Counter)
     map_attempts: tuple[int, ...] = ()  # for a reduce: which attempt made each of its map results
-
-    rows_in: int = 0
-    bytes_in: int = 0
-
-    def progress(self, rows: int = 0, bytes: int = 0) -> None:
-        """Add to what this attempt has read so far; the parent sees it with the next heartbeat."""
-        self.rows_in += rows
-        self.bytes_in += bytes
+    meter: Meter = field(default_factory=Meter)
 
     def used(self) -> dict[str, Any]:
-        """Return counters and progress so far, as they travel."""
-        return {"counters": sendable(self.counters), "rows_in": self.rows_in, "bytes_in": self.bytes_in}
+        """Return counters and what the meter shows so far, as they travel."""
+        return {"counters": sendable(self.counters), **self.meter.columns()}
 
 
 class Program(Protocol):
@@ -143,7 +137,8 @@ def peak_memory_bytes() -> int:
     return 0
 
 
-def _reset_peak_memory() -> None:
+def reset_peak_memory() -> None:
+    """Have VmHWM of this process begin again at what it uses now."""
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "wb", buffering=0) as clear:
         clear.write(_CLEAR_PEAK)
 
@@ -234,9 +229,10 @@ class _Worker:
             kind=kind, index=index, attempt=attempt, worker=self.number, scratch=folder,
             memory_bytes=self.memory_bytes,
             map_attempts=tuple(self.map_results[i][0] for i in range(maps)) if kind == "reduce" else (),
+            meter=Meter(disk=self.folder),
         )  # fmt: skip
         name = (kind, index)
-        _reset_peak_memory()
+        reset_peak_memory()
         started_cpu_s = time.process_time()
         self.current = (self.stage, task)
         failure = self.program_failure
@@ -246,11 +242,12 @@ class _Worker:
             assert self.program is not None
             try:
                 os.makedirs(folder)
-                if kind == "map":
-                    answer = self.program.run_map(pickle.loads(payload), task)
-                else:
-                    results = [self.map_results[i][1] for i in range(maps)]
-                    answer = self.program.run_reduce(pickle.loads(payload), results, task)
+                with metering(task.meter):
+                    if kind == "map":
+                        answer = self.program.run_map(pickle.loads(payload), task)
+                    else:
+                        results = [self.map_results[i][1] for i in range(maps)]
+                        answer = self.program.run_reduce(pickle.loads(payload), results, task)
                 result = _pickle_result(answer)
             except MapOutputLost as error:
                 failure, lost = describe_error(error), (error.map_index, error.map_attempt)
@@ -268,6 +265,7 @@ class _Worker:
             shutil.rmtree(folder, ignore_errors=True)
         used = {
             **task.used(),
+            **task.meter.finish(),
             "peak_memory_bytes": peak_memory_bytes(),
             "cpu_s": time.process_time() - started_cpu_s,
         }

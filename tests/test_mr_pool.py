@@ -28,7 +28,6 @@ from mapreduce.pool import (
     Task,
     TaskInfo,
     run_stage,
-    run_stage_sequential,
 )
 
 # Workers get this module's classes by value: they need not import pytest.
@@ -48,7 +47,8 @@ class Squares:
         with open(path, "w") as file:
             file.write(str(payload * payload))
         task.counters["squares"] += 1
-        task.progress(rows=1, bytes=8)
+        task.meter.records_in += 1
+        task.meter.count_read(8, stored=False)
         self.hurt(task)
         return path
 
@@ -407,7 +407,7 @@ def test_one_process_after_the_other_gives_the_same_as_many(tmp_path: Path, pool
     many, one = Published(), Published()
     parallel = run_stage(pool, maps=range(20), reduces=3, program=Squares(), commit=many)
     with make_pool(tmp_path, workers=0) as none:
-        sequential = run_stage_sequential(none, maps=range(20), reduces=3, program=Squares(), commit=one)
+        sequential = run_stage(none, maps=range(20), reduces=3, program=Squares(), commit=one)
         assert none.processes == {}
     assert sequential.reduce_results == parallel.reduce_results
     assert sequential.counters == parallel.counters
@@ -420,7 +420,7 @@ def test_in_sequence_the_users_own_exception_comes_out(tmp_path: Path) -> None:
         raise TwoArguments(7, "as it was")
 
     with make_pool(tmp_path, workers=0) as none, pytest.raises(TwoArguments):
-        run_stage_sequential(none, maps=[1], reduces=0, program=Squares(hurt))
+        run_stage(none, maps=[1], reduces=0, program=Squares(hurt))
 
 
 def test_progress_of_an_attempt_reaches_the_parent_while_it_runs(tmp_path: Path) -> None:
@@ -431,9 +431,9 @@ def test_progress_of_an_attempt_reaches_the_parent_while_it_runs(tmp_path: Path)
             time.sleep(0.01)
 
     def look(event: Event) -> None:
-        if event.outcome == "running" and event.counters == {"squares": 1} and event.rows_in == 1:
+        if event.outcome == "running" and event.counters == {"squares": 1} and event.records_in == 1:
             seen.touch()
 
     with make_pool(tmp_path, workers=1, timeout_s=2.0) as pool:
         result = run_stage(pool, maps=[1], reduces=0, program=Squares(hurt), on_event=look, max_attempts=50)
-    assert [(r.rows_in, r.bytes_in) for r in result.rows if r.outcome == "done"] == [(1, 8)]
+    assert [(r.records_in, r.bytes_in) for r in result.rows if r.outcome == "done"] == [(1, 8)]

@@ -202,11 +202,11 @@ def summarise(result: RunResult) -> None:
             stage.stage,
             str(stage.maps),
             str(stage.reduces),
-            f"{stage.rows_in:,}",
-            format_size(stage.bytes_in),
+            f"{stage.records_in:,}",
+            format_size(stage.read_bytes),
             format_size(stage.shuffle_bytes),
-            f"{stage.rows_out:,}",
-            format_size(stage.bytes_out),
+            f"{stage.records_out:,}",
+            format_size(stage.written_bytes),
             f"{stage.seconds:.2f} s",
             "store" if stage.through_store else "output",
         )
@@ -263,7 +263,7 @@ def log(run_id: str, as_json: bool) -> None:
     for stage in record.get("stages", []):
         click.echo(
             f"stage {stage['stage']}: {stage['maps']} maps, {stage['reduces']} reduces, "
-            f"{stage['seconds']:.2f} s, {stage['rows_in']:,} records in, {stage['rows_out']:,} out"
+            f"{stage['seconds']:.2f} s, {stage['records_in']:,} records in, {stage['records_out']:,} out"
         )
         for attempt in stage["attempts"]:
             if attempt["outcome"] != "done":
