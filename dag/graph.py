@@ -206,10 +206,10 @@ def _in_order(outputs: Sequence[Node]) -> Iterator[Node]:
             )
         opened[node] = None
         pending.append((node, True))
-        pending.extend((source, False) for source in reversed(tuple(node.sources())) if source not in done)
+        pending.extend((source, False) for source in reversed(tuple(node.sources())))
 
 
-def _wanted_by(opened: Mapping[Node, None]) -> str:
+def _wanted_by(opened: dict[Node, None]) -> str:
     return f" in the inputs of {next(reversed(opened)).name!r}" if opened else ""
 
 
