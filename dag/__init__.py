@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from .errors import BadGraph, GraphError, NodeFailed, TooLarge
 
 # Not on first use: loading a submodule later would put the module where the function of the same name is wanted.
+from .events import TaskRow, note
 from .expand import expand
 from .graph import Graph, Node, Op, Part
+from .run import Session, choose_scheduler, run
 
 if TYPE_CHECKING:
     from .analysis import Analysis, analyse, simulate
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Analysis", "BadGraph", "Combine", "Flatten", "Graph", "GraphError", "Group", "Map", "Node", "NodeFailed", "Op", "Part",
-    "Read", "TooLarge", "Write", "analyse", "draw_svg", "draw_text", "expand", "simulate",
+    "Read", "Session", "TaskRow", "TooLarge", "Write", "analyse", "choose_scheduler", "draw_svg", "draw_text", "expand",
+    "note", "run", "simulate",
 ]  # fmt: skip
 
 _HOMES = {
