@@ -11,6 +11,8 @@ Nothing here folds case, strips punctuation or knows an encoding.
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -217,5 +219,11 @@ def slices(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
     return slices_and_gaps.take(pa.array(np.arange(0, 2 * len(starts), 2)))
 
 
-#: The counter of the last task in this process.
-latest = WordCounter()
+_here = threading.local()
+
+
+def next_counter() -> WordCounter:
+    """Return a counter at zero for the next task of this thread; it knows the words of the task before."""
+    last: WordCounter = getattr(_here, "counter", None) or WordCounter()
+    _here.counter = counter = last.start()
+    return counter

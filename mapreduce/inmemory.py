@@ -22,10 +22,11 @@ from .columns import to_batch, to_pairs
 from .errors import BadJob
 from .gather import Gatherer, concat, cut_blocks
 from .inputs import read_batches, read_records
-from .merge import INPUT_COLUMN, tagged
+from .merge import tagged
 from .order import sort_permutation
 from .records import RecordBuffer
 from .shuffle import FOLD_ROWS, Shuffle, conform, partition_rows
+from .stages import inject
 from .task import MAP_SHARE, MapWork, StageProgram, Tally, Written
 from .worker import TaskInfo
 
@@ -79,8 +80,6 @@ class StageInMemory:
                 return
             combine = stage.combine if program.shuffle else None
             held: list[pa.RecordBatch] = []
-            from .stages import inject
-
             buffer = RecordBuffer(
                 inject(combine, available) if combine else None, held.append,
                 int(self.memory_bytes * MAP_SHARE / 2),
@@ -88,7 +87,7 @@ class StageInMemory:
             chunks = _chunks(rows, work, available["task"], guard)
             buffer.add(program.mapped_pairs(work.input, chunks, available, guard, read))
             buffer.flush()
-            yield from held
+            yield from (_with_input(batch, work.input) for batch in held) if program.is_tagged else held
 
     def write_mapped(
         self, work: MapWork, rows: Batches | Chunks, sides: Mapping[str, Any], task: TaskInfo
@@ -123,19 +122,11 @@ class StageInMemory:
                     piece.append(gatherer.take(places[start:stop]))
         return pieces
 
-    def merge(self, pieces: Sequence[Sequence[pa.RecordBatch]], inputs: Sequence[int]) -> Batches:
-        """Return the rows of one partition, sorted and aggregated; ``inputs`` says where each piece comes from."""
-        shuffle, tag = self._shuffle(), self.program.is_tagged
-        batches = [
-            _with_input(batch, number) if tag else batch
-            for piece, number in zip(pieces, inputs, strict=True)
-            for batch in piece
-            if batch.num_rows
-        ]
-        merged = _sorted(batches, shuffle)
-        if shuffle.aggregate and not tag:
-            return reduce_sorted(merged, shuffle.keys, shuffle.aggregate)
-        return merged
+    def merge(self, pieces: Sequence[Sequence[pa.RecordBatch]]) -> Batches:
+        """Return the rows of one partition, sorted and aggregated; ``pieces`` in the order of the maps."""
+        shuffle = self._shuffle()
+        merged = _sorted([batch for piece in pieces for batch in piece if batch.num_rows], shuffle)
+        return reduce_sorted(merged, shuffle.keys, shuffle.aggregate) if shuffle.aggregate else merged
 
     def _shuffle(self) -> Shuffle:
         assert self.program.shuffle is not None
@@ -238,6 +229,3 @@ def _sorted(batches: Sequence[pa.RecordBatch], shuffle: Shuffle) -> Iterator[pa.
         sizes = sizes[permutation]
     for _, start, stop in cut_blocks(sizes, [0, len(permutation)], TAKE_BYTES):
         yield gatherer.take(permutation[start:stop])
-
-
-__all__ = ["INPUT_COLUMN", "StageInMemory"]

@@ -93,6 +93,8 @@ class Stage:
             ``partition="range"`` sorts across partitions by the cut points in ``side["cuts"]``.
         group: keys are tuples; their first ``group`` elements partition and group, the others only
             order (secondary sort).
+        keeps_keys: what the reduce yields has the keys (encoded in the same way) that it was given, so it lies in
+            the partition where those keys go; an engine may then join it by the same keys without moving it.
         side: small datasets (or plain values) that every task sees whole.
         setup, teardown: called once per task attempt, before and after.
 
@@ -115,6 +117,7 @@ class Stage:
     partitions: int | None = None
     partition: Callable[..., int] | Partitioner | str | None = None
     group: int | None = None
+    keeps_keys: bool = False
     side: Mapping[str, Any] = field(default_factory=dict)
     setup: Callable[..., Any] | None = None
     teardown: Callable[..., Any] | None = None
@@ -235,6 +238,11 @@ class Job:
         """Names of the datasets that the job takes."""
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return tuple(p.name for p in inspect.signature(self.function).parameters.values() if p.kind in kinds)
+
+    @property
+    def is_generator(self) -> bool:
+        """True for a job that looks at results while it goes on."""
+        return inspect.isgeneratorfunction(self.function)
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:

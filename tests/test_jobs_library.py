@@ -1,4 +1,4 @@
-"""Each job of the library against a few lines of plain Python that say what it should give."""
+"""Each job of the library, on both engines, against a few lines of plain Python that say what it should give."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import mapreduce
 from jobs.catalog import find_job, library_job, library_names
+from jobs.engine import run as run_in_memory
 from jobs.generate import generate
 from jobs.show import print_output
 from jobs.words import WordCounter
@@ -33,7 +34,7 @@ TEXT = (
 
 @pytest.fixture
 def run_job(tmp_path: Path) -> Any:
-    """Return a function that runs a job and returns its output: the lines of its parts, in name order."""
+    """Return a function that runs a job on both engines, sees that they write the same files, and returns the lines."""
 
     def run_it(name: str, *inputs: Any, output_format: str = "text", **parameters: Any) -> list[str]:
         settings = {k: parameters.pop(k) for k in ("workers", "split_bytes") if k in parameters}
@@ -47,11 +48,18 @@ def run_job(tmp_path: Path) -> Any:
         output = tmp_path / "output"
         given = [str(i) if isinstance(i, Path) else i for i in inputs]
         mapreduce.run(find_job(name), *given, output=str(output), parameters=parameters, options=options)
+        in_memory = tmp_path / "in-memory"
+        run_in_memory(find_job(name), *given, output=str(in_memory), parameters=parameters, options=options)
+        assert files_of(in_memory) == files_of(output)
         text = b"".join(print_output(str(output))).decode("utf-8", "surrogateescape")
         assert text == "" or text.endswith("\n")
         return text.split("\n")[:-1]
 
     return run_it
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def write(path: Path, text: str | bytes) -> Path:

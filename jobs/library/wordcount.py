@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 
 def new_counter() -> WordCounter:
-    """Return what a task keeps from batch to batch: a table of words, kept by its worker from task to task."""
-    from jobs import words
+    """Return what a task keeps from batch to batch: a table of words, kept from task to task."""
+    from jobs.words import next_counter
 
-    words.latest = words.latest.start()
-    return words.latest
+    return next_counter()
 
 
 def count_words(batch: pa.RecordBatch, *, state: WordCounter) -> pa.RecordBatch:
