@@ -17,10 +17,12 @@ from .errors import BadJob
 
 
 def home_folder() -> Path:
-    """Return the home folder, made if it is not there."""
+    """Return the home folder, made if it is not there; the store's default folder lies in it too."""
     named = os.environ.get("MR_HOME")
-    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    folder = Path(named) if named else Path(data) / "mrdag"
+    data = os.environ.get("XDG_DATA_HOME")
+    # The XDG specification has relative values ignored.
+    base = Path(data) if data and os.path.isabs(data) else Path.home() / ".local" / "share"
+    folder = Path(named).expanduser().absolute() if named else base / "mrdag"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

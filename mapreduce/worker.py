@@ -31,7 +31,7 @@ from typing import Any, Protocol
 
 from .channel import receive_frame, send_frame
 from .errors import BadInput, BadJob, BadKey, BadValue, FunctionFailed, JobError, MissingInput, OutputExists
-from .meter import Meter, metering
+from .meter import Meter, current_meter, metering
 from .pandas_import import put_off_pandas
 
 # The next attempt would meet the same: the disk stays full, the input stays bad.
@@ -66,7 +66,7 @@ class TaskInfo:
     memory_bytes: int
     counters: Counter[str] = field(default_factory=Counter)
     map_attempts: tuple[int, ...] = ()  # for a reduce: which attempt made each of its map results
-    meter: Meter = field(default_factory=Meter)
+    meter: Meter = field(default_factory=lambda: current_meter() or Meter())
 
     def used(self) -> dict[str, Any]:
         """Return counters and what the meter shows so far, as they travel."""

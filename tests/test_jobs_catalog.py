@@ -229,7 +229,7 @@ def test_explain_expects_the_bytes_that_a_stage_then_writes(tmp_path: Path) -> N
     import mapreduce
 
     result = mapreduce.run(find_job(str(job_file)), str(path), output=str(tmp_path / "out"), options=options)
-    written = sum(s.bytes_out for s in result.stages if s.through_store)
+    written = sum(s.written_bytes for s in result.stages if s.through_store)
     assert found.store_bytes == pytest.approx(written, rel=0.1)
 
 
