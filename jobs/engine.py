@@ -6,7 +6,8 @@ The counterpart of ``mapreduce.run``: the same job on the same input with the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,10 @@ from mapreduce.stages import Dataset, Job
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dag.events import TaskRow
+    from dag.events import OnEvent, TaskRow
     from dag.run import Session
+
+    Report = Callable[[Graph, TaskRow | None], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,33 +64,64 @@ def run(
     output: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     options: Options | None = None,
+    scheduler: str | None = None,
+    cache_bytes: int | None = None,
+    spill: bool = False,
+    report: Report | None = None,
     session: Session | None = None,
 ) -> GraphResult:
     """Run ``job`` on ``inputs`` and publish its result at ``output``.
 
     Args:
         job, inputs, output, parameters, options: as for ``mapreduce.run``; the store is not used.
-        session: workers to run on; by default this process's threads.
+        scheduler: threads, processes, or the address of a Dask scheduler; by default what suits the job.
+        cache_bytes: what may stay in memory between the rounds of a job that decides as it goes; by default all.
+        spill: Dask may put values on disk when memory is short.
+        report: called with the graph of tasks when it begins, and again with the row of each task.
+        session: workers that are there already and stay; then the three before belong to it.
 
     Raises:
         BadJob, MissingInput, OutputExists: before anything was read or written.
         JobError, dag.GraphError: the run failed; there is no output and nothing is left behind.
     """
     options = options or Options()
-    with recorded(job, inputs, output, parameters or {}, options, engine="dag") as begun:
-        if session is not None:
-            return _Run(begun=begun, options=options, session=session).run(output)
-        from dag.run import Session as New
+    with (
+        recorded(job, inputs, output, parameters or {}, options, engine="dag") as begun,
+        ExitStack() as stack,
+    ):
 
-        with New(workers=max(options.workers, 1)) as session:
-            return _Run(begun=begun, options=options, session=session).run(output)
+        def start(graph: Graph, on_event: OnEvent) -> Session:
+            from dag.run import Session as New
+            from dag.run import choose_scheduler
+
+            workers = max(options.workers, 1)
+            where = scheduler or ("processes" if spill else choose_scheduler(graph, workers)[0])
+            return stack.enter_context(
+                New(
+                    scheduler=where, workers=None if "://" in where else workers, cache_bytes=cache_bytes,
+                    spill=spill, memory_bytes=None if "://" in where else workers * options.memory_bytes,
+                    on_event=on_event,
+                )
+            )  # fmt: skip
+
+        return _Run(begun=begun, options=options, session=session, start=start, report=report).run(output)
 
 
 class _Run:
     """The state of one run: the graphs so far, and the session that holds their values."""
 
-    def __init__(self, *, begun: Begun, options: Options, session: Session) -> None:
-        self.begun, self.options, self.session = begun, options, session
+    def __init__(
+        self,
+        *,
+        begun: Begun,
+        options: Options,
+        session: Session | None,
+        start: Callable[[Graph, OnEvent], Session],
+        report: Report | None,
+    ) -> None:
+        self.begun, self.options, self.session, self.start = begun, options, session, start
+        self.report = report
+        self.running = Graph(())
         self.lowering = Lowering(
             options=options, job_name=begun.job.name, values=self._values, keep=begun.job.is_generator
         )
@@ -95,7 +129,7 @@ class _Run:
         self.origins: dict[Node, Node] = {}
         self.tasks: dict[Node, Node] = {}
         self.kept: set[Node] = set()
-        self.first_row = len(session.rows)
+        self.first_row = len(session.rows) if session is not None else 0
 
     def run(self, output: str | None) -> GraphResult:
         try:
@@ -106,12 +140,18 @@ class _Run:
             else:
                 self._write(final, output)
         finally:
-            self.begun.record["stages"] = []
-            self.session.forget()
+            rows = () if self.session is None else tuple(self.session.rows[self.first_row :])
+            self.begun.record["rows"] = [asdict(row) for row in rows]
+            if self.session is not None:
+                self.session.forget(self.kept)
         return GraphResult(
             run=self.begun.run, job=self.begun.job.name, output=output, seconds=self.begun.seconds,
-            graphs=tuple(self.graphs), rows=tuple(self.session.rows[self.first_row :]), records=records,
+            graphs=tuple(self.graphs), rows=rows, records=records,
         )  # fmt: skip
+
+    def _on_event(self, row: TaskRow) -> None:
+        if self.report is not None:
+            self.report(self.running, row)
 
     def _write(self, final: Dataset, output: str) -> None:
         staging = publish.Staging(output, self.begun.run, self.options)
@@ -145,6 +185,11 @@ class _Run:
         self.graphs.append(graph)
         tasks, self.origins = expand_with_origins(graph, self.origins)
         tasks = self._metered(tasks)
+        self.running = tasks
+        if self.session is None:
+            self.session = self.start(graph, self._on_event)
+        if self.report is not None:
+            self.report(tasks, None)
         try:
             values = self.session.run(tasks)
             # What the round before has kept and this one did not use will hardly be used again.
@@ -168,6 +213,7 @@ class _Run:
                     else self.tasks[given]
                     for given in node.inputs
                 )
+                assert node.op.function is not None
                 op = replace(node.op, function=partial(metered, node.op.function))
                 self.tasks[node] = replace(node, op=op, inputs=inputs)
         return Graph(tuple(self.tasks[node] for node in tasks.outputs))

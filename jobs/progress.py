@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from jobs.sizes import format_size
 
 if TYPE_CHECKING:
+    from dag.events import TaskRow
+    from dag.graph import Graph
     from mapreduce.planning import StagePlan
     from mapreduce.pool import Event
 
@@ -74,6 +76,30 @@ class Progress:
         elif time.monotonic() - self.spoke >= LINE_EVERY_S:
             self.spoke = time.monotonic()
             self._say(f"{plan.title}: {self.done} of {total} tasks, {self._amount()}")
+
+    def report_graph(self, graph: Graph, row: TaskRow | None) -> None:
+        """Take note of a graph of tasks that begins, or of the end of one of its tasks."""
+        if self.quiet:
+            return
+        if row is None:
+            self.done = self.records = self.bytes = 0
+            self.began = self.spoke = time.monotonic()
+            if self.bars is not None:
+                self.bar = self.bars.add_task("graph", total=len(graph), amount="")
+            else:
+                self._say(f"graph: {len(graph)} tasks")
+            return
+        if row.outcome == "done":
+            self.done += 1
+            self.records += row.records_in
+            self.bytes += row.bytes_in
+        if self.bars is not None:
+            self.bars.update(self.bar, completed=self.done, amount=self._amount())
+        elif self.done == len(graph):
+            self._say(f"graph: done, {self._amount()}")
+        elif time.monotonic() - self.spoke >= LINE_EVERY_S:
+            self.spoke = time.monotonic()
+            self._say(f"graph: {self.done} of {len(graph)} tasks, {self._amount()}")
 
     def _count(self, event: Event) -> None:
         if event.outcome != "done" or event.task is None:

@@ -23,6 +23,7 @@ from .errors import BadJob
 from .gather import Gatherer, concat, cut_blocks
 from .inputs import read_batches, read_records
 from .merge import tagged
+from .meter import Meter, current_meter
 from .order import sort_permutation
 from .records import RecordBuffer
 from .shuffle import FOLD_ROWS, Shuffle, conform, partition_rows
@@ -48,8 +49,9 @@ class StageInMemory:
     def task(self, kind: str, index: int) -> TaskInfo:
         """Return what an attempt knows about itself; it also counts what the attempt reads."""
         return TaskInfo(
-            kind=kind, index=index, attempt=0, worker=0, scratch="", memory_bytes=self.memory_bytes
-        )
+            kind=kind, index=index, attempt=0, worker=0, scratch="", memory_bytes=self.memory_bytes,
+            meter=current_meter() or Meter(),
+        )  # fmt: skip
 
     # -- map ------------------------------------------------------------------------------------
 

@@ -335,6 +335,8 @@ def drain_server(name: str) -> None:
     try:
         done = store.drain_server(name)
     except NoServer as error:
+        if {each.name: each.state for each in store.servers()}[name] != "draining":
+            raise
         raise NoServer(f"{error.strerror}; to use it again: mr fs server revive {name}") from error
     _report(done)
     if any(each.name == name for each in store.servers()):

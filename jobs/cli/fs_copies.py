@@ -145,8 +145,9 @@ def make_store_folders(files: GFSFileSystem, folder: str, made: list[str]) -> No
         path = _parent(path)
     if not files.isdir(path):
         raise NotADirectoryError(f"{path}: is a file; nothing can be put below it")
-    files.makedirs(folder, exist_ok=True)
-    made.extend(reversed(absent))
+    if absent:
+        files.makedirs(folder, exist_ok=True)
+        made.extend(reversed(absent))
 
 
 def take_back(files: GFSFileSystem, made: list[str]) -> None:

@@ -7,6 +7,7 @@ import gc
 import importlib
 import json
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,11 @@ from jobs.sizes import format_size
 from .options import Size, split_parameters
 
 if TYPE_CHECKING:
+    from rich.table import Table
+    from typing_extensions import TypeIs
+
+    from dag.events import TaskRow
+    from jobs.engine import GraphResult
     from mapreduce import RunResult
     from mapreduce.stages import Job
 
@@ -57,6 +63,16 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds without a sign of life after which a worker is taken for dead.",
 )
+@click.option(
+    "--engine", type=click.Choice(["mapreduce", "dag"]), default="mapreduce", show_default=True,
+    help="Intermediates through the store, or in memory.",
+)  # fmt: skip
+@click.option(
+    "--scheduler", metavar="WHERE",
+    help="With --engine dag: threads, processes, or a Dask scheduler's tcp://host:port. [default: by the job]",
+)  # fmt: skip
+@click.option("--cache", type=Size(), help="With --engine dag: keep at most so much between rounds.")
+@click.option("--spill", is_flag=True, help="With --engine dag: values may go to disk when memory is short.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing output once the new one is complete.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write the run's record here.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
@@ -78,6 +94,10 @@ def run(
     errors: str,
     delimiter: str,
     timeout_s: float,
+    engine: str,
+    scheduler: str | None,
+    cache: int | None,
+    spill: bool,
     overwrite: bool,
     json_file: str | None,
     quiet: bool,
@@ -95,19 +115,22 @@ def run(
         raise click.UsageError(f"--json: the folder of {json_file} does not exist")
     if replication is not None and not store.startswith("gfs://"):
         raise click.UsageError(f"--replication belongs to gfs:// stores; the store is {store}")
+    if engine != "dag" and (scheduler is not None or cache is not None or spill):
+        raise click.UsageError("--scheduler, --cache and --spill go with --engine dag")
+    gc.disable()  # what imports make stays
     # These import little.  The first worker imports the rest while this process does the same.
     from mapreduce.pandas_import import put_off_pandas
     from mapreduce.processes import Pool
     from mapreduce.scratch import Scratch
 
     put_off_pandas()
-    gc.disable()  # what imports make stays
     count = len(os.sched_getaffinity(0)) if workers is None else workers
-    with (
-        Scratch() as scratch,
-        Pool(count, memory_bytes=memory, timeout_s=timeout_s, scratch=scratch.folder) as pool,
-    ):
-        pool.start(1)
+    with ExitStack() as stack:
+        pool = None
+        if engine == "mapreduce":
+            scratch = stack.enter_context(Scratch()).folder
+            pool = stack.enter_context(Pool(count, memory_bytes=memory, timeout_s=timeout_s, scratch=scratch))
+            pool.start(1)
         import mapreduce
         from jobs.catalog import find_job
         from jobs.progress import Progress
@@ -121,15 +144,25 @@ def run(
             values.setdefault("partitions", partitions)
         given = assign_inputs(found, inputs, split_parameters(named, "--input"))
         options = mapreduce.Options(
-            partitions=partitions, memory_bytes=memory, split_bytes=split_size, store=store,
+            workers=count, memory_bytes=memory, timeout_s=timeout_s,
+            partitions=partitions, split_bytes=split_size, store=store,
             store_options={} if replication is None else {"replication": replication},
             output_format=output_format, compression=compression, overwrite=overwrite,
             input_format=input_format, errors=errors, delimiter=parse_delimiter(delimiter),
         )  # fmt: skip
-        with Progress(quiet=quiet) as progress:
+        progress = stack.enter_context(Progress(quiet=quiet))
+        result: RunResult | GraphResult
+        if pool is not None:
             result = mapreduce.run(
                 found, *given, output=output, parameters=values, options=options, report=progress.report,
                 pool=pool,
+            )  # fmt: skip
+        else:
+            from jobs import engine as graphs
+
+            result = graphs.run(
+                found, *given, output=output, parameters=values, options=options, scheduler=scheduler,
+                cache_bytes=cache, spill=spill, report=progress.report_graph,
             )  # fmt: skip
     if json_file is not None:
         from mapreduce.home import find_run
@@ -176,9 +209,55 @@ def assign_inputs(job: Job, inputs: tuple[str, ...], named: dict[str, str]) -> l
     return [named.get(name) or assigned[name] for name in wanted]
 
 
-def summarise(result: RunResult) -> None:
+def summarise(result: RunResult | GraphResult) -> None:
     """Print what the run did and where its output lies."""
     from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console = Console(stderr=True, width=160)  # a pipe has no width; do not fold the table
+    console.print(task_table(result) if is_graph(result) else stage_table(result))
+    for name, value in sorted(result.counters.items()):
+        console.print(f"  {name}: {value:,}", highlight=False)
+    console.print(
+        f"output: {result.output}    (mr cat {result.output}, mr log {result.run})", highlight=False
+    )
+
+
+def is_graph(result: RunResult | GraphResult) -> TypeIs[GraphResult]:
+    """Tell which engine a result is of, without importing either."""
+    return hasattr(result, "graphs")
+
+
+def task_table(result: GraphResult) -> Table:
+    """Return what a graph's operators did."""
+    from rich.table import Table
+
+    table = Table(
+        title=f"{result.job}: {result.seconds:.2f} s in {len(result.graphs)} graphs, intermediates in memory",
+        title_justify="left", box=None, pad_edge=False,
+    )  # fmt: skip
+    table.add_column("operator")
+    for column in ("tasks", "records in", "bytes read", "shuffled", "made", "time of one core"):
+        table.add_column(column, justify="right")
+    rows: dict[str, list[TaskRow]] = {}
+    for row in result.rows:
+        rows.setdefault(row.stage, []).append(row)
+    for stage, done in rows.items():
+        table.add_row(
+            stage,
+            str(len(done)),
+            f"{sum(row.records_in for row in done):,}",
+            format_size(sum(row.bytes_in for row in done)),
+            format_size(sum(row.shuffle_bytes for row in done)),
+            format_size(sum(row.bytes_out for row in done)),
+            f"{sum(row.end - row.start for row in done):.2f} s",
+        )
+    return table
+
+
+def stage_table(result: RunResult) -> Table:
+    """Return what the stages of a MapReduce run did."""
     from rich.table import Table
 
     table = Table(
@@ -210,15 +289,7 @@ def summarise(result: RunResult) -> None:
             f"{stage.seconds:.2f} s",
             "store" if stage.through_store else "output",
         )
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        console = Console(stderr=True, width=160)  # a pipe has no width; do not fold the table
-    console.print(table)
-    for name, value in sorted(result.counters.items()):
-        console.print(f"  {name}: {value:,}", highlight=False)
-    console.print(
-        f"output: {result.output}    (mr cat {result.output}, mr log {result.run})", highlight=False
-    )
+    return table
 
 
 @click.command()
