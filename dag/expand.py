@@ -217,7 +217,7 @@ def _fused(name: str, op: Fused, index: int) -> Callable[..., Any]:
     """Return the program of one task, bound to the number of its partition."""
     first = len(op.takes)
     last_use: dict[int, int] = {}
-    uses = [first + at for at in op.exposed] if len(op.exposed) > 1 else []
+    uses = [first + at for at in op.exposed]
     for at, step in enumerate(op.steps):
         last_use.update(dict.fromkeys(_slots(step, first), at))
         uses.extend(_slots(step, first))

@@ -154,6 +154,9 @@ class Merge(Op):
 # What partition i of a node gets of an input: its partition i, all partitions, piece i of all partitions, or (a number k)
 # the k partitions from i * k.
 Take = Literal["own", "whole", "pieces"] | int
+OWN: Take = "own"
+WHOLE: Take = "whole"
+PIECES: Take = "pieces"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +173,8 @@ class Fused(Op):
     """Several operators that run one after the other in one task per partition.
 
     ``exposed`` are the steps whose values leave the task.  A single one is the task's value; several make a tuple, in which
-    a Split has as many elements as it has pieces.  ``takes`` says how each input comes.
+    a Split has as many elements as it has pieces.  ``takes`` says how each input comes, and ``partitioning`` where the rows of a
+    single value are.
     """
 
     kind: str = "fused"
@@ -178,6 +182,7 @@ class Fused(Op):
     steps: tuple[Step, ...]
     exposed: tuple[int, ...]
     takes: tuple[Take, ...]
+    partitioning: Hashable = None
 
 
 def fold_in_tree(function: Callable[[list[Any]], Any], values: Sequence[Any], fan_in: int) -> Any:
@@ -204,8 +209,8 @@ def takes_of(node: Node) -> tuple[Take, ...]:
     if isinstance(op, Gather):
         return (op.fan_in,)
     if isinstance(op, Map):
-        return tuple("whole" if at in op.whole else "own" for at in range(len(node.inputs)))
-    return ("own",) * len(node.inputs)
+        return tuple(WHOLE if at in op.whole else OWN for at in range(len(node.inputs)))
+    return (OWN,) * len(node.inputs)
 
 
 def partitions_of(node: Node, known: dict[Node, int] | None = None) -> int:
