@@ -63,8 +63,8 @@ class AttemptRow:
 class Event:
     """Something happened to an attempt ("start", "running", "done", "failed", "memory") or a worker ("lost").
 
-    ``records_in`` and ``bytes_in`` are what this attempt has read so far, from input files and the store.  ``counters`` are live: accepted
-    attempts plus what running ones said last.
+    ``records_in`` and ``bytes_in`` are what this attempt has read so far, from input files and the store.
+    ``counters`` are live: accepted attempts plus what running ones said last.
     """
 
     outcome: str
