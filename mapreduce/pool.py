@@ -307,6 +307,7 @@ class _StageRun:
 
     def assign(self, action: Assign) -> None:
         worker, task = self.pool.get(action.worker), action.task
+        worker.attempt_started, worker.said = time.time(), {}
         channel = worker.channel
         if worker.stage != self.stage:
             channel.send(("stage", self.stage, self.program, absolute_path()))
@@ -323,7 +324,6 @@ class _StageRun:
         keep = task.kind == "map" and bool(self.payloads["reduce"])
         payload = pickle_by_value(self.payloads[task.kind][task.index])
         channel.send(("task", task.kind, task.index, action.attempt, payload, maps, keep))
-        worker.attempt_started, worker.said = time.time(), {}
         self.watch_writes(worker)
         self.emit("start", action.worker, task, action.attempt)
 
