@@ -119,7 +119,7 @@ def analyse(graph: Graph, *, workers: int = 1, burden_s: float = BURDEN_S) -> An
         tasks=len(graph),
         work_s=work,
         span_s=span,
-        critical_path=_critical_path(graph, ends),
+        critical_path=critical_path(graph),
         burden_s=burden_s,
         burdened_span_s=max(burdened.values(), default=0.0),
         width=_running(starts, ends),
@@ -140,6 +140,23 @@ def simulate(graph: Graph, *, workers: int) -> Schedule:
         BadGraph: ``workers`` is below 1, or a node has a negative time or size.
     """
     return _list_schedule(graph, workers, _times(graph))[0]
+
+
+def critical_path(graph: Graph) -> tuple[Node, ...]:
+    """Return the nodes of the longest chain, first to last; of several, the one whose last node comes first in the graph.
+
+    Raises:
+        BadGraph: a node has a negative time or size.
+    """
+    _, ends = _as_soon_as_possible(graph, _times(graph))
+    span = max(ends.values(), default=0.0)
+    # A consumer of what ends last ends last too, so one of these has no consumer.
+    node = next((node for node in graph.nodes if ends[node] == span and not graph.consumers[node]), None)
+    path: list[Node] = []
+    while node is not None:
+        path.append(node)
+        node = max(node.sources(), key=ends.__getitem__, default=None)
+    return tuple(reversed(path))
 
 
 def edge_bytes(graph: Graph) -> dict[tuple[Node, Node], int]:
@@ -212,17 +229,6 @@ def _as_soon_as_possible(
         starts[node] = max((ends[source] for source in node.sources()), default=0.0)
         ends[node] = starts[node] + takes[node]
     return starts, ends
-
-
-def _critical_path(graph: Graph, ends: Mapping[Node, float]) -> tuple[Node, ...]:
-    span = max(ends.values(), default=0.0)
-    # A consumer of what ends last ends last too, so one of these has no consumer.
-    node = next((node for node in graph.nodes if ends[node] == span and not graph.consumers[node]), None)
-    path: list[Node] = []
-    while node is not None:
-        path.append(node)
-        node = max(node.sources(), key=ends.__getitem__, default=None)
-    return tuple(reversed(path))
 
 
 def _running(starts: Mapping[Node, float], ends: Mapping[Node, float]) -> tuple[tuple[float, int], ...]:

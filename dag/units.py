@@ -1,6 +1,8 @@
-"""Bytes and seconds as people read them."""
+"""Bytes, seconds and words as people see them."""
 
 from __future__ import annotations
+
+import unicodedata
 
 
 def show_bytes(count: int) -> str:
@@ -32,3 +34,20 @@ def show_seconds(seconds: float) -> str:
     if seconds < 600:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:,.0f} min"
+
+
+def cells(words: str) -> int:
+    """Return the width of ``words`` in characters of a monospaced font; Chinese and its like take two, accents none.
+
+    >>> cells("abc"), cells("数える")
+    (3, 6)
+    """
+    return sum(
+        2 if unicodedata.east_asian_width(each) in "WF" else 0 if unicodedata.combining(each) else 1
+        for each in words
+    )
+
+
+def visible(words: str) -> str:
+    """Return ``words`` with control characters, which no terminal or XML file should get, replaced."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)

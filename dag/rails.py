@@ -1,0 +1,113 @@
+"""A graph as text: one line per node, with rails that show which values are alive and who takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from .boxes import Picture, picture_of
+from .graph import Graph
+from .units import cells, show_bytes, show_seconds, visible
+
+
+def draw_text(graph: Graph, *, limit: int = 100, on_disk: Collection[str] = ()) -> str:
+    """Return a drawing for a terminal, inputs first; above ``limit`` nodes, tasks of one name share a line.
+
+    A dot is a node, a diamond an output; the rail under it is its value, down to the last line that takes it.  Values of
+    nodes named ``on_disk`` are marked.
+
+    >>> graph = Graph.from_tasks({"text": (min,), "left": (min, "text"), "right": (min, "text"), "both": (min, "left", "right")})
+    >>> print(draw_text(graph))
+           name   kind  from
+    ●      text   min
+    ├─●    left   min   text
+    ● │    right  min   text
+    ◆─╯    both   min   left, right
+
+    Raises:
+        BadGraph: ``limit`` is below 3.
+    """
+    picture = picture_of(graph, limit=limit, on_disk=on_disk)
+    rails = _rails(picture)
+    rows = [("name", "kind", "parts", "bytes", "time", "from"), *_cells(picture)]
+    used = [at for at in range(6) if at == 0 or any(row[at] for row in rows[1:])]
+    widths = {at: max(cells(row[at]) for row in rows) for at in used}
+    room = max(map(len, rails), default=0)
+    lines = []
+    for rail, row in zip(["", *rails], rows, strict=True):
+        words = []
+        for at in used:
+            space = " " * (widths[at] - cells(row[at]))
+            words.append(space + row[at] if at in (2, 3, 4) else row[at] + space)
+        lines.append(f"{rail.ljust(room)}    {'  '.join(words)}".rstrip())
+    return "\n".join(lines)
+
+
+def _cells(picture: Picture) -> list[tuple[str, ...]]:
+    inputs: dict[int, list[str]] = {}
+    disk: set[int] = set()
+    for edge in picture.edges:
+        inputs.setdefault(edge.target, []).append(picture.boxes[edge.source].name)
+        if edge.on_disk:
+            disk.add(edge.source)
+    found: list[tuple[str, ...]] = []
+    for at, box in enumerate(picture.boxes):
+        sources = inputs.get(at, [])
+        if len(sources) > 5:
+            sources = [*sources[:4], f"... {len(sources) - 4} more"]
+        kind = box.kind + (" (kept)" if box.kept else "") + (" (on disk)" if at in disk else "")
+        found.append(
+            (
+                visible(box.name),
+                visible(kind),
+                "" if box.partitions is None else f"{box.partitions:,}",
+                show_bytes(box.size_bytes) if box.size_bytes else "",
+                show_seconds(box.work_s) if box.work_s else "",
+                visible(", ".join(sources)),
+            )
+        )
+    return found
+
+
+def _rails(picture: Picture) -> list[str]:
+    inputs: dict[int, list[int]] = {}
+    waiting = [0] * len(picture.boxes)
+    for edge in picture.edges:
+        inputs.setdefault(edge.target, []).append(edge.source)
+        waiting[edge.source] += 1
+    lanes: list[int | None] = []  # whose value each lane carries
+    rails: list[str] = []
+    for at, box in enumerate(picture.boxes):
+        joined = sorted(lanes.index(source) for source in inputs.get(at, []))
+        for lane in joined:
+            waiting[lanes[lane] or 0] -= 1
+        ended = {lane for lane in joined if waiting[lanes[lane] or 0] == 0}
+        if ended:
+            own = min(ended)
+        else:
+            own = lanes.index(None) if None in lanes else len(lanes)
+            if own == len(lanes):
+                lanes.append(None)
+        rails.append(_rail(lanes, joined, ended, own, "◆" if box.output else "●"))
+        for lane in ended:
+            lanes[lane] = None
+        lanes[own] = at if waiting[at] else None
+        while lanes and lanes[-1] is None:
+            lanes.pop()
+    return rails
+
+
+def _rail(lanes: list[int | None], joined: list[int], ended: set[int], own: int, dot: str) -> str:
+    low, high = min([own, *joined]), max([own, *joined])
+    drawn = ""
+    for lane, value in enumerate(lanes):
+        if lane == own:
+            mark = dot
+        elif lane in joined:
+            ends = "╰┴╯" if lane in ended else "├┼┤"
+            mark = ends[0 if lane == low else 2 if lane == high else 1]
+        elif value is not None:
+            mark = "│"
+        else:
+            mark = "─" if low < lane < high else " "
+        drawn += mark + ("─" if low <= lane < high else " ")
+    return drawn.rstrip()
