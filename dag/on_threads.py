@@ -65,7 +65,7 @@ class _Loop:
         from dask import local  # not at the top: it takes a quarter of a second
         from dask.task_spec import DataNode, Task, TaskRef
 
-        self._dask: Any = local
+        self._dask = local
         self._nodes = [*nodes, *held]
         self._keys = {node: key for key, node in enumerate(self._nodes)}
         self._results = {self._keys[node] for node in stays}

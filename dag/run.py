@@ -81,7 +81,6 @@ class _Engine(Protocol):
 
     workers: int
     memory_bytes: int | None
-    peak_memory_bytes: int
     moved_bytes: int
     spilled_bytes: int
 
@@ -95,6 +94,10 @@ class _Engine(Protocol):
         """Return the values of handles."""
         ...
 
+    def peak_memory(self, rows: Sequence[TaskRow]) -> int:
+        """Return the most memory that all workers had together."""
+        ...
+
     def close(self) -> None:
         """End what was started."""
         ...
@@ -104,7 +107,6 @@ class _Threads:
     def __init__(self, workers: int, memory_bytes: int) -> None:
         self.workers = workers
         self.memory_bytes: int | None = memory_bytes
-        self.peak_memory_bytes = resident_bytes()
         self.moved_bytes = 0
         self.spilled_bytes = 0
 
@@ -117,6 +119,9 @@ class _Threads:
 
     def gather(self, handles: Sequence[Any]) -> list[Any]:
         return list(handles)
+
+    def peak_memory(self, rows: Sequence[TaskRow]) -> int:
+        return max((row.peak_memory_bytes for row in rows), default=resident_bytes())
 
     def close(self) -> None:
         pass
@@ -224,7 +229,7 @@ class Session:
     @property
     def peak_memory_bytes(self) -> int:
         """The most memory that the workers had, all together."""
-        return max([self._engine.peak_memory_bytes, *(row.peak_memory_bytes for row in self.rows)])
+        return self._engine.peak_memory(self.rows)
 
     @property
     def moved_bytes(self) -> int:
@@ -254,6 +259,13 @@ def _start(scheduler: str, workers: int | None, memory_bytes: int | None, spill:
         if spill:
             raise ValueError("threads cannot spill: ask for scheduler='processes', or for no spilling")
         return _Threads(workers or _cores(), memory_bytes or _available_bytes())
+    if scheduler == "processes" or scheduler.startswith(("tcp://", "tls://")):
+        from .on_cluster import Cluster  # not at the top: distributed takes most of a second
+
+        address = None if scheduler == "processes" else scheduler
+        if address is None:
+            memory_bytes = memory_bytes or _available_bytes()
+        return Cluster(address=address, workers=workers or _cores(), memory_bytes=memory_bytes, spill=spill)
     raise ValueError(
         f"scheduler must be 'threads', 'processes' or the address of a Dask scheduler such as 'tcp://host:8786', "
         f"got {scheduler!r}"

@@ -1,0 +1,198 @@
+"""A graph on the workers of a Dask cluster: processes started here, or a cluster that somebody else started.
+
+A lost worker costs what it held: Dask computes that again.  A value that no task needs any more is freed by Dask; those that
+stay are held by a future.  A shuffle's pieces travel as one bundle per producer and worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from .cluster_run import ClusterRun
+from .dask_graph import build
+from .errors import GraphError
+from .events import TaskRow
+from .graph import Node
+from .on_threads import Watch
+from .on_worker import missing_modules, spills, traffic
+from .placement import place
+from .travel import by_value, local_modules, pack
+
+# What a worker needs before it holds a single value.
+WORKER_BASE_BYTES = 300_000_000
+# After so many deaths of its workers a task is given up.
+ALLOWED_DEATHS = 3
+
+
+class Cluster:
+    """Workers of Dask, and what has been seen of them.
+
+    Args:
+        address: of a running scheduler; None starts ``workers`` processes of one thread each on this machine.
+        memory_bytes: for the values of all workers.
+        spill: values may be moved to disk when memory is short.
+
+    Raises:
+        GraphError: the cluster cannot be reached, has no worker, or its workers lack this package.
+        ValueError: ``spill`` is asked of a cluster that is not set up for it.
+    """
+
+    def __init__(self, *, address: str | None, workers: int, memory_bytes: int | None, spill: bool) -> None:
+        from distributed import Client
+
+        self.moved_bytes = 0
+        self.spilled_bytes = 0
+        self._cluster = None if address else _start_processes(workers, memory_bytes or 0, spill)
+        try:
+            self._client = Client(address or self._cluster, set_as_default=False, timeout="20s")
+        except OSError as error:
+            raise GraphError(f"no Dask scheduler answers at {address}: {error}") from None
+        try:
+            self._addresses = _workers_of(self._client, address)
+            if address is not None:
+                _check_cluster(self._client, address, spill)
+                memory_bytes = memory_bytes or _memory_of(self._client)
+            self.workers = len(self._addresses)
+            self.memory_bytes = memory_bytes
+            self._asked: set[str] = set()
+            self._missing: set[str] = set()
+            self._seen: dict[str, dict[str, int]] = self._client.run(traffic)
+            self._topic = f"dag-{uuid.uuid4().hex}"
+            self._runs = 0
+        except BaseException:
+            self.close()
+            raise
+
+    def run(
+        self, nodes: Sequence[Node], *, stays: Collection[Node], held: Mapping[Node, Any], watch: Watch
+    ) -> dict[Node, Any]:
+        """Compute ``nodes`` and return futures on the values that stay; ``held`` are futures on sources.
+
+        Raises:
+            NodeFailed: as for threads; also what cannot travel, and workers that died too often.
+        """
+        if not nodes:
+            return {}
+        self._runs += 1
+        token = f"{self._topic}-{self._runs}"
+        self._ask_for_modules()
+        with by_value(self._missing):
+            packed, shared = pack(nodes)
+        living = list(self._client.scheduler_info()["workers"])
+        placed = {node: living[number] for node, number in place(nodes, len(living)).items()}
+        graph = build(nodes, packed, shared, placed, held, token)
+        run = ClusterRun(self._client, nodes, graph, watch, self._addresses)
+        try:
+            futures = run.finish([node for node in nodes if node in stays])
+        finally:
+            run.close()
+        self._count_traffic()
+        return futures
+
+    def gather(self, handles: Sequence[Any]) -> list[Any]:
+        """Bring the values of futures here."""
+        if not handles:
+            return []
+        return list(self._client.gather(list(handles), direct=self._cluster is not None or None))
+
+    def peak_memory(self, rows: Sequence[TaskRow]) -> int:
+        """Return the sum over workers of the most memory that each had at the end of a task."""
+        peaks: dict[int, int] = {}
+        for row in rows:
+            peaks[row.worker] = max(peaks.get(row.worker, 0), row.peak_memory_bytes)
+        return sum(peaks.values())
+
+    def close(self) -> None:
+        """Leave the cluster, or end the processes that were started."""
+        from distributed.utils import TimeoutError as Late
+
+        try:
+            self._client.close(timeout=2)
+            if self._cluster is not None:
+                self._cluster.close(timeout=5)
+        except Late:
+            pass
+
+    def _ask_for_modules(self) -> None:
+        new = [name for name in local_modules() if name not in self._asked]
+        if new:
+            self._asked.update(new)
+            for missing in self._client.run(missing_modules, new).values():
+                self._missing.update(missing)
+
+    def _count_traffic(self) -> None:
+        for address, now in self._client.run(traffic, on_error="ignore").items():
+            before = self._seen.get(address, {})
+            self.moved_bytes += now["moved"] - before.get("moved", 0)
+            self.spilled_bytes += now["spilled"] - before.get("spilled", 0)
+            self._seen[address] = now
+
+
+def _start_processes(workers: int, memory_bytes: int, spill: bool) -> Any:
+    import dask
+    from distributed import LocalCluster
+
+    spilling: dict[str, Any] = {"target": 0.6, "spill": 0.7, "pause": 0.85, "terminate": 0.95}
+    staying: dict[str, Any] = {"target": False, "spill": False, "pause": False, "terminate": 0.95}
+    settings = {
+        f"distributed.worker.memory.{name}": value for name, value in (spilling if spill else staying).items()
+    }
+    with dask.config.set({**settings, "distributed.scheduler.allowed-failures": ALLOWED_DEATHS - 1}):
+        _leave_main_alone()
+        return LocalCluster(
+            n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None,
+            memory_limit=memory_bytes // workers + WORKER_BASE_BYTES, silence_logs=logging.CRITICAL,
+        )  # fmt: skip
+
+
+def _leave_main_alone() -> None:
+    """Have processes of Dask start without running the user's script once more.
+
+    A spawned process imports the main script, which would start workers again unless the script guards against it.  What
+    tasks need from there travels by value.
+    """
+    from multiprocessing import spawn
+
+    if getattr(spawn.get_preparation_data, "leaves_main_alone", False):
+        return
+    prepare = spawn.get_preparation_data
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        data = prepare(name)
+        if name.startswith("Dask Worker process"):
+            data.pop("init_main_from_name", None)
+            data.pop("init_main_from_path", None)
+        return data
+
+    get_preparation_data.leaves_main_alone = True  # type: ignore[attr-defined]
+    spawn.get_preparation_data = get_preparation_data
+
+
+def _workers_of(client: Any, address: str | None) -> list[str]:
+    addresses = list(client.scheduler_info()["workers"])
+    if not addresses:
+        raise GraphError(
+            f"the Dask scheduler at {address} has no worker; start one with: dask worker {address}"
+        )
+    return addresses
+
+
+def _check_cluster(client: Any, address: str, spill: bool) -> None:
+    try:
+        client.run(traffic)
+    except ImportError as error:
+        raise GraphError(
+            f"the workers of {address} cannot import this package ({error}); install it there"
+        ) from None
+    if spill and not all(client.run(spills).values()):
+        raise ValueError(
+            f"the workers of {address} do not spill: their setting distributed.worker.memory.spill is off"
+        )
+
+
+def _memory_of(client: Any) -> int | None:
+    limits = [worker["memory_limit"] for worker in client.scheduler_info()["workers"].values()]
+    return sum(limits) if all(limits) else None
