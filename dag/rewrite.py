@@ -43,6 +43,7 @@ def optimise(graph: Graph, *, workers: int = 1, earlier: Mapping[Node, Node] | N
     rewrites: list[Callable[[Graph], Rewritten]] = [
         share,
         sink_flattens,
+        share,  # what was flattened twice is the same twice now
         lambda given: size_partitions(given, workers=workers),
         skip_shuffles,
         lift_combiners,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .graph import Graph, Node, Part
-from .logical import Fused, Group, Map, Merge, Read, Split, Step, Take, Write
+from .logical import Flatten, Fused, Group, Map, Merge, Read, Split, Step, Take, Write
 from .rewrite_base import Names, Rewritten, listed, with_inputs
 from .rewrite_partitions import Placement, placements
 from .rewrite_units import Piece, Source, Units, cut_in_pieces
@@ -154,8 +154,14 @@ class _Emission:
                 value = self._values.get(piece)
                 if isinstance(value, Node) and (piece.op is piece.node.op or isinstance(piece.op, Merge)):
                     self._became[piece.node] = value
-        outputs = tuple(self._became[node] for node in self._graph.outputs)
-        return Graph(outputs), self._applied, self._became
+        done = Graph(tuple(self._became[node] for node in self._graph.outputs))
+        parts = set[Node]()  # flattens of values that are parts of others: no values of their own
+        for now in self._became.values():
+            if isinstance(now.op, Flatten) and any(
+                isinstance(given, Part) or given in parts for given in now.inputs
+            ):
+                parts.add(now)
+        return done, self._applied, {node: now for node, now in self._became.items() if now not in parts}
 
     def _given(self, source: Source) -> Node | Part:
         value = self._values[source.piece]

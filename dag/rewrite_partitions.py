@@ -111,18 +111,23 @@ def size_partitions(graph: Graph, *, workers: int) -> Rewritten:
     refused: list[str] = []
     outputs = output_nodes(graph)
     most = PARTS_PER_WORKER * workers
+    joined: set[Node] = set()  # whose partitions are others now
 
     def change(node: Node) -> Node:
         op = node.op
         if not isinstance(op, Read) or len(op.parts) <= most:
             return node
         count = len(op.parts)
-        why = _no_joining(op, node.size_bytes) or _depends_on_cuts(graph, node, outputs)
+        why = _no_joining(op, node.size_bytes)
+        behind: list[Node] = []
+        if why is None:
+            behind, why = _up_to_groups(graph, node, outputs)
         if why:
             refused.append(f"{node.name} keeps its {count} partitions: {why}")
             return node
         width = -(-count // most)
         runs = tuple(op.parts[at : at + width] for at in range(0, count, width))
+        joined.update(behind)
         assert op.function is not None
         assert op.together is not None
         applied.append(f"{node.name} reads {count} parts in {len(runs)} tasks, for {workers} workers")
@@ -130,6 +135,7 @@ def size_partitions(graph: Graph, *, workers: int) -> Rewritten:
         return replace(node, op=replace(op, key=_run_key(op.key, width), parts=runs, function=function))
 
     done, became = rebuild(graph, change)
+    became = {node: now for node, now in became.items() if node not in joined}
     return Rewritten(graph=done, applied=tuple(applied), refused=tuple(refused), became=became)
 
 
@@ -148,30 +154,31 @@ def _no_joining(op: Read, size_bytes: int) -> str | None:
     return None
 
 
-def _depends_on_cuts(graph: Graph, read: Node, outputs: set[Node]) -> str | None:
-    """Return who would see that partitions were joined; None if the next groups do not care."""
-    pending = [read]
-    for node in pending:  # grows while it is walked
+def _up_to_groups(graph: Graph, read: Node, outputs: set[Node]) -> tuple[list[Node], str | None]:
+    """Return the nodes between a read and the next groups, and who would see that their partitions were joined."""
+    nodes = [read]
+    for node in nodes:  # grows while it is walked
         if node in outputs:
-            return f"the partitions of {node.name} are an output"
+            return nodes, f"the partitions of {node.name} are an output"
+        if node.keep:
+            return nodes, f"{node.name} is kept for graphs that may need its partitions"
         for user in graph.consumers[node]:
             op = user.op
             if isinstance(op, Group):
                 if not op.exact or op.placed:
-                    return f"{user.name} is not exact"
-                continue
-            joined = (
+                    return nodes, f"{user.name} is not exact"
+            elif (
                 isinstance(op, Map)
                 and op.rowwise
                 and not op.indexed
                 and len(user.inputs) == 1
                 and not op.whole
-            )
-            if not joined:
+            ):
+                nodes.append(user)
+            else:
                 what = "flattens" if isinstance(op, Flatten) else "works on partitions, not on rows"
-                return f"{user.name} {what}"
-            pending.append(user)
-    return None
+                return nodes, f"{user.name} {what}"
+    return nodes, None
 
 
 def _read_run(

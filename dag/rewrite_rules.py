@@ -183,8 +183,11 @@ def lift_combiners(graph: Graph) -> Rewritten:
         if node in lifted and isinstance(made.op, Group):
             made = replace(made, op=replace(made.op, key=None, local=lifted[node]))
         became[node] = made
-    outputs = tuple(became[node] for node in graph.outputs)
-    return Rewritten(graph=Graph(outputs), applied=tuple(applied), refused=tuple(refused), became=became)
+    done = Graph(tuple(became[node] for node in graph.outputs))
+    became = {
+        node: now for node, now in became.items() if node not in lifted
+    }  # the rows of those are others now
+    return Rewritten(graph=done, applied=tuple(applied), refused=tuple(refused), became=became)
 
 
 def _no_lift(op: Combine, source: Node, alone: bool) -> str | None:

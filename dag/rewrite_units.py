@@ -188,6 +188,11 @@ class Units:
             return f"{kept[0]} is kept and needs a task of its own"
         if self.tasks(members) >= sum(self.tasks(self._members[unit]) for unit in units):
             return "it would save no task, as each output has one of its own"
+        inside = set(members)
+        for piece in members:
+            for source in piece.inputs:
+                if source.piece in inside and (source.take != "own" or source.element is not None):
+                    return f"{piece.name} needs other partitions of {source.piece.name} first"
         if self._circle(units):
             return "others between them need all of its partitions first"
         return None
