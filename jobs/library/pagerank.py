@@ -1,0 +1,219 @@
+"""PageRank: how often a reader who follows links at random, and now and then begins anew, sees each page.
+
+``mr run pagerank links.txt -o ranks -p rounds=20``, or ``-p tolerance=1e-6`` to stop when the ranks move by less in
+all (the L1 norm, at most ``rounds`` rounds)
+
+Of d = ``damping``, n nodes and the sum s of what its neighbours pass on, a node gets the rank
+(1 - d) / n + d * (s + what the dangling nodes have / n): nodes without a link pass theirs on to all (Langville & Meyer
+2004, section 5).  The ranks start at 1 / n and add up to 1.  An edge given twice counts twice.
+
+Each round is a join and a sum.  ``links`` is made once; it and the sums have the same columns, key and number of
+partitions, so the join of a round finds the two where they are, and only what nodes pass on has to move.
+
+A rank is an integer in units of 2**-60, since sums of integers are exact: the result is the same to the
+last byte for any number of partitions, any split of the input and any order of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mapreduce import BadJob, Dataset, Stage, job
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+UNITS = 1 << 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """How a node's rank follows from what reached it and from the totals of all nodes."""
+
+    damping: float
+
+    def of(self, sums: npt.NDArray[np.int64], totals: pa.Table) -> npt.NDArray[np.int64]:
+        """Return ranks in UNITS; ``sums`` are too."""
+        import numpy as np
+
+        nodes, reached = (totals.column(name)[0].as_py() for name in ("nodes", "number"))
+        fresh = ((1 - self.damping) * UNITS + self.damping * (UNITS - reached)) / nodes
+        ranks: npt.NDArray[np.int64] = np.rint(fresh + self.damping * sums).astype(np.int64)
+        return ranks
+
+    def spread(self, batches: Iterable[pa.RecordBatch], *, side: Any) -> Iterator[pa.RecordBatch]:
+        """Join sums and links: each node passes its rank on in equal shares, and 0 to itself, to stay in the plan."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for batch in whole_nodes(batches):
+            begins = is_sum(batch)
+            degrees = np.diff(np.append(begins, batch.num_rows)) - 1
+            ranks = self.of(batch.column("number").to_numpy()[begins], side["totals"])
+            shares = np.repeat(ranks // np.maximum(degrees, 1), degrees)
+            targets = batch.column("target")
+            for node, number in (
+                (targets.filter(pc.is_valid(targets)), shares),
+                (batch.column("node").take(pa.array(begins)), np.zeros(len(begins), np.int64)),
+            ):
+                columns = [node, pa.nulls(len(node), targets.type), pa.array(number)]
+                yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+    def change(self, batches: Iterable[pa.RecordBatch], *, side: Any) -> Iterator[pa.RecordBatch]:
+        """Add up how far the ranks moved; the rows of a node are its old and its new sum."""
+        import numpy as np
+        import pyarrow as pa
+
+        moved, left = 0, np.zeros(0, np.int64)
+        for batch in batches:
+            sums = np.concatenate([left, batch.column("number").to_numpy()])
+            pairs = len(sums) // 2 * 2
+            old, new = self.of(sums[:pairs:2], side["before"]), self.of(sums[1:pairs:2], side["totals"])
+            moved += int(np.abs(new - old).sum())
+            left = sums[pairs:]
+        yield pa.RecordBatch.from_arrays([pa.array([moved], pa.int64())], names=["moved"])
+
+    def show(self, batch: pa.RecordBatch, *, side: Any) -> pa.RecordBatch:
+        """Return the ranks as fractions of 1."""
+        import pyarrow as pa
+
+        ranks = self.of(batch.column("number").to_numpy(), side["totals"]) / UNITS
+        return pa.RecordBatch.from_arrays([batch.column("node"), pa.array(ranks)], names=["node", "rank"])
+
+
+def is_sum(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Return the rows that are sums: they have no target, so each is the first of its node."""
+    import numpy as np
+
+    return np.flatnonzero(batch.column("target").is_null().to_numpy(zero_copy_only=False))
+
+
+def whole_nodes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Cut a sorted stream where nodes begin, so that a node's links are in one batch."""
+    from mapreduce.gather import concat
+
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        begins = is_sum(batch)
+        if len(begins):
+            if rows := [b for b in (*held, batch.slice(0, begins[-1])) if b.num_rows]:
+                yield concat(rows)
+            held, batch = [], batch.slice(begins[-1])
+        held.append(batch)
+    if held:
+        yield concat(held)
+
+
+def ends(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Return the nodes at both ends of links, which nothing has reached yet."""
+    import pyarrow as pa
+
+    zeros = pa.array([0], pa.int64()).take(pa.array([0] * batch.num_rows, pa.int64()))
+    for node in (batch.column("node"), batch.column("target")):
+        columns = [node, pa.nulls(len(node), node.type), zeros]
+        yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def add_up(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the number of nodes of a batch and what reached them together."""
+    import pyarrow as pa
+
+    reached = int(batch.column("number").to_numpy().sum())
+    return pa.RecordBatch.from_arrays([[0], [batch.num_rows], [reached]], names=["all", "nodes", "number"])
+
+
+@job
+def pagerank(
+    edges: Dataset,
+    *,
+    rounds: int = 10,
+    tolerance: float | None = None,
+    damping: float = 0.85,
+    names: str = "auto",
+    partitions: int = 4,
+) -> Dataset | Generator[Dataset, list[Any], Dataset]:
+    """Rank the nodes of a graph given as lines "source target": rounds=N, or until tolerance; sum 1."""
+    import pyarrow as pa
+
+    from jobs.edges import edge_reader, node_type
+
+    if rounds < 1:
+        raise BadJob(f"job 'pagerank': rounds must be >= 1, got {rounds}")
+    if not 0 <= damping < 1:
+        raise BadJob(f"job 'pagerank': damping must be from 0 to below 1, got {damping}")
+    kind = node_type(edges, names, "pagerank")
+    read = edge_reader(kind)
+    rank = Rank(damping=damping)
+    schema = pa.schema([("node", kind), ("target", kind), ("number", pa.int64())])
+
+    def to_links(batch: pa.RecordBatch, *, counters: Any) -> pa.RecordBatch:
+        source, target = read(batch.column("line"), counters)
+        zeros = pa.array([0], pa.int64()).take(pa.array([0] * len(source), pa.int64()))
+        return pa.RecordBatch.from_arrays([source, target, zeros], schema=schema)
+
+    def sums_of(data: Dataset, name: str, **more: Any) -> Dataset:
+        folds = {"number": "sum", "target": "max"}  # no row has a target
+        return Stage(name=name, keys=["node"], aggregate=folds, partitions=partitions, **more)(data)
+
+    def totals_of(sums: Dataset) -> Dataset:
+        counts = pa.schema([("all", pa.int64()), ("nodes", pa.int64()), ("number", pa.int64())])
+        folds = {"nodes": "sum", "number": "sum"}
+        return Stage(
+            name="totals", map_batch=add_up, schema=counts, keys=["all"], aggregate=folds, partitions=1
+        )(sums)
+
+    links = Stage(
+        name="links",
+        map_batch=to_links,
+        schema=schema,
+        keys=["node"],
+        order=["target"],
+        partitions=partitions,
+    )(edges.lines())
+    sums = sums_of(links, "nodes", map_batch=ends)
+    totals = totals_of(sums)
+
+    def next_round() -> Dataset:
+        passed_on = Stage(
+            name="spread",
+            keys=["node"],
+            order=["target"],
+            side={"totals": totals},
+            reduce_batch=rank.spread,
+            partitions=partitions,
+        )(sums, links)
+        return sums_of(passed_on, "sum")
+
+    def ranks() -> Dataset:
+        shown = pa.schema([("node", kind), ("rank", pa.float64())])
+        return Stage(name="ranks", map_batch=rank.show, schema=shown, side={"totals": totals})(sums)
+
+    def until(tolerance: float) -> Generator[Dataset, list[Any], Dataset]:
+        nonlocal sums, totals
+        for _ in range(rounds):
+            old, before = sums, totals
+            sums = next_round()
+            totals = totals_of(sums)
+            moved = yield Stage(
+                name="change",
+                keys=["node"],
+                side={"before": before, "totals": totals},
+                reduce_batch=rank.change,
+                output_schema=pa.schema([("moved", pa.int64())]),
+                partitions=partitions,
+            )(old, sums)
+            if sum(part for (part,) in moved) < tolerance * UNITS:
+                break
+        return ranks()
+
+    if tolerance is not None:
+        return until(tolerance)
+    for _ in range(rounds):
+        sums = next_round()
+        totals = totals_of(sums)
+    return ranks()
