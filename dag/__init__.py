@@ -19,20 +19,21 @@ from .graph import Graph, Node, Op, Part
 from .run import Session, choose_scheduler, run
 
 if TYPE_CHECKING:
-    from .analysis import Analysis, analyse, simulate
+    from .analysis import Analysis, Schedule, analyse, describe, simulate
     from .draw import draw_svg, draw_text
     from .logical import Combine, Flatten, Group, Map, Read, Write
+    from .rewrite import Rewritten, optimise
 
 __all__ = [
     "Analysis", "BadGraph", "Combine", "Flatten", "Graph", "GraphError", "Group", "Map", "Node", "NodeFailed", "Op", "Part",
-    "Read", "Session", "TaskRow", "TooLarge", "Write", "analyse", "choose_scheduler", "draw_svg", "draw_text", "expand",
-    "note", "run", "simulate",
+    "Read", "Rewritten", "Schedule", "Session", "TaskRow", "TooLarge", "Write", "analyse", "choose_scheduler", "describe",
+    "draw_svg", "draw_text", "expand", "note", "optimise", "run", "simulate",
 ]  # fmt: skip
 
 _HOMES = {
     "Combine": "logical", "Flatten": "logical", "Group": "logical", "Map": "logical", "Read": "logical", "Write": "logical",
-    "Analysis": "analysis", "analyse": "analysis", "simulate": "analysis",
-    "draw_svg": "draw", "draw_text": "draw",
+    "Analysis": "analysis", "Schedule": "analysis", "analyse": "analysis", "describe": "analysis", "simulate": "analysis",
+    "draw_svg": "draw", "draw_text": "draw", "Rewritten": "rewrite", "optimise": "rewrite",
 }  # fmt: skip
 
 

@@ -12,7 +12,15 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ROOMS = ("gfs_sim", "mapreduce", "dag", "jobs")
 MAY_IMPORT = {"gfs_sim": set(), "mapreduce": set(), "dag": set(), "jobs": {"gfs_sim", "mapreduce", "dag"}}
-PURE = ("mapreduce/coordinator.py",)
+PURE = (
+    "mapreduce/coordinator.py",
+    *(
+        f"dag/{name}.py"
+        for name in ("graph", "logical", "expand", "analysis", "placement", "memory", "units")
+    ),
+    *(f"dag/{name}.py" for name in ("draw", "boxes", "layout", "rails")),
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "dag").glob("rewrite*.py")),
+)
 IMPURE = {"os", "time", "threading", "fsspec", "dask", "distributed", "subprocess", "socket"}
 
 
@@ -36,6 +44,26 @@ def test_a_room_imports_only_what_it_may(room: str) -> None:
 @pytest.mark.parametrize("module", PURE)
 def test_a_pure_module_has_no_clock_and_no_files(module: str) -> None:
     assert not imported_at(ROOT / module) & IMPURE
+
+
+def test_graphs_are_built_analysed_and_drawn_without_dask() -> None:
+    code = (
+        "import sys; from dag import *; g = Graph.from_tasks({'a': (min,)}); analyse(g); draw_svg(g); draw_text(g);"
+        "heavy = {'dask', 'distributed', 'numpy', 'pandas', 'pyarrow', 'fsspec'} & set(sys.modules);"
+        "sys.exit(f'loaded {sorted(heavy)}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_function_of_the_graph_package_is_never_hidden_by_the_module_of_its_name() -> None:
+    code = (
+        "import importlib, pathlib, dag;"
+        "[importlib.import_module('dag.' + path.stem) for path in pathlib.Path(dag.__file__).parent.glob('[a-z]*.py')];"
+        "assert all(not isinstance(getattr(dag, name), type(dag)) for name in dag.__all__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_help_page_loads_no_heavy_library() -> None:
