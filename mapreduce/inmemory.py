@@ -104,7 +104,7 @@ class StageInMemory:
             else:
                 chunks = _chunks(rows, work, available["task"], guard)
                 made = program.mapped_pairs(work.input, chunks, available, guard, read)
-            return program.write(task.index, task, made, read)
+            return program.write(task.index, task, made)
 
     # -- shuffle --------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class StageInMemory:
         program = self.program
         guard = program.guard(f"partition {partition}")
         with guard, program.opened(task, f"partition {partition}", sides) as available:
-            return program.write(partition, task, program.reduced(merged, available, guard), Tally(task))
+            return program.write(partition, task, program.reduced(merged, available, guard))
 
 
 def _chunks(rows: Any, work: MapWork, view: Any, guard: Any) -> Iterator[tuple[Iterable[Any], Sequence[Any]]]:

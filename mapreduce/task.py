@@ -67,10 +67,7 @@ class Written:
 
     part: int
     url: str
-    rows: int
     bytes: int
-    bytes_in: int
-    rows_in: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +75,7 @@ class Mapped:
     """Sorted runs on the worker's local disk."""
 
     runs: tuple[Run, ...]
-    rows: int
     bytes: int
-    bytes_in: int
-    rows_in: int
 
 
 @dataclass(kw_only=True)
@@ -125,7 +119,7 @@ class StageProgram:
         with guard, self.opened(task, payload.split.describe()) as available:
             read = Tally(task, stored=self.is_stored(payload.input))
             if self.shuffle is None:
-                return self.write(task.index, task, self._map_rows(payload, available, guard, read), read)
+                return self.write(task.index, task, self._map_rows(payload, available, guard, read))
             buffer = MapBuffer(
                 self.shuffle, task.scratch, (payload.input, payload.split.index),
                 int(task.memory_bytes * MAP_SHARE),
@@ -143,12 +137,8 @@ class StageProgram:
                 groups.add(self._map_pairs(payload, available, guard, read))
                 groups.flush()
             runs = buffer.finish()
-        rows = sum(sum(run.rows) for run in runs)
-        task.meter.records_out += rows
-        return Mapped(
-            runs=tuple(runs), rows=rows,
-            bytes=sum(sum(run.bytes) for run in runs), bytes_in=read.bytes, rows_in=read.rows,
-        )  # fmt: skip
+        task.meter.records_out += sum(sum(run.rows) for run in runs)
+        return Mapped(runs=tuple(runs), bytes=sum(sum(run.bytes) for run in runs))
 
     def _map_rows(self, payload: MapWork, available: dict[str, Any], guard: Guard, read: Tally) -> Any:
         if self.stage.is_batch:
@@ -237,11 +227,10 @@ class StageProgram:
         guard = self.guard(f"partition {payload}")
         with guard, self.opened(task, f"partition {payload}") as available:
             runs = sorted((run for m in mapped for run in m.runs), key=lambda run: run.order)
-            read = Tally(task)
-            read.add_rows(sum(run.rows[payload] for run in runs))
+            task.meter.records_in += sum(run.rows[payload] for run in runs)
             memory_bytes = int(task.memory_bytes * MAP_SHARE)
             rows = self._reduced(runs, payload, memory_bytes, available, guard)
-            return self.write(payload, task, rows, read)
+            return self.write(payload, task, rows)
 
     def _reduced(
         self, runs: list[Run], partition: int, memory_bytes: int, available: dict[str, Any], guard: Guard
@@ -282,7 +271,7 @@ class StageProgram:
 
     # -- common ---------------------------------------------------------------------------------
 
-    def write(self, part: int, task: TaskInfo, rows: Any, read: Tally) -> Written:
+    def write(self, part: int, task: TaskInfo, rows: Any) -> Written:
         """Write a part under the name of its attempt."""
         output = self.output
         url = output.attempt_url(part, task.attempt)
@@ -306,7 +295,7 @@ class StageProgram:
         task.meter.records_out += count
         if output.stored:
             task.meter.store_physical_bytes += sink.physical_bytes()
-        return Written(part=part, url=url, rows=count, bytes=size, bytes_in=read.bytes, rows_in=read.rows)
+        return Written(part=part, url=url, bytes=size)
 
     def is_stored(self, number: int) -> bool:
         """True if input ``number`` is an intermediate in the store."""
@@ -348,11 +337,9 @@ class Tally:
 
     task: TaskInfo
     stored: bool = False
-    bytes: int = 0
     rows: int = 0
 
     def count(self, size: int) -> None:
-        self.bytes += size
         self.task.meter.count_read(size, stored=self.stored)
 
     def add_rows(self, rows: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -51,11 +53,8 @@ def row(kind: str, task: int, worker: int, start: float, end: float, **more: obj
 
 
 def stage(begin: float, end: float, *rows: AttemptRow) -> StageReport:
-    return StageReport(
-        stage="s", maps=0, reduces=0, begin=begin, end=end, seconds=end - begin, records_in=0, bytes_in=0,
-        store_read_bytes=0, shuffle_records=0, shuffle_bytes=0, records_out=0, bytes_out=0,
-        store_written_bytes=0, store_physical_bytes=0, through_store=False, counters={}, attempts=rows,
-    )  # fmt: skip
+    rest: dict[str, Any] = {column.name: 0 for column in fields(StageReport)}
+    return StageReport(**{**rest, "stage": "s", "begin": begin, "end": end, "attempts": rows})
 
 
 def test_waiting_at_a_barrier_is_idle_and_waiting_to_be_given_a_task_is_scheduling() -> None:
