@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from dag.expand import expand_with_origins
 from dag.graph import Graph, Node, Part
+from dag.rewrite import optimise
+from dag.rewrite_base import Rewritten
 from jobs.lower import Lowering, metered
 from mapreduce import publish
 from mapreduce.driving import Begun, drive, recorded
@@ -30,21 +32,32 @@ if TYPE_CHECKING:
     from dag.run import Session
 
     Report = Callable[[Graph, TaskRow | None], None]
+    Start = Callable[[Graph, OnEvent | None], Session]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanGraph:
+    """One graph of a run: as the job says it, as it was rewritten, and its tasks."""
+
+    logical: Graph
+    rewritten: Rewritten
+    tasks: Graph
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphResult:
     """Where the output lies and what it took.
 
-    ``graphs`` are the logical graphs that ran, as they ran; ``rows`` has one row per task.
+    ``rows`` has one row per task; ``planned_bytes`` of input were to be read, each range once.
     """
 
     run: str
     job: str
     output: str | None
     seconds: float
-    graphs: tuple[Graph, ...]
+    graphs: tuple[RanGraph, ...]
     rows: tuple[TaskRow, ...]
+    planned_bytes: int
     records: list[Any] | None = None
 
     @property
@@ -68,7 +81,7 @@ def run(
     cache_bytes: int | None = None,
     spill: bool = False,
     report: Report | None = None,
-    session: Session | None = None,
+    start: Start | None = None,
 ) -> GraphResult:
     """Run ``job`` on ``inputs`` and publish its result at ``output``.
 
@@ -78,7 +91,7 @@ def run(
         cache_bytes: what may stay in memory between the rounds of a job that decides as it goes; by default all.
         spill: Dask may put values on disk when memory is short.
         report: called with the graph of tasks when it begins, and again with the row of each task.
-        session: workers that are there already and stay; then the three before belong to it.
+        start: returns workers that are there already and stay, for the first graph; instead of the three before.
 
     Raises:
         BadJob, MissingInput, OutputExists: before anything was read or written.
@@ -90,48 +103,60 @@ def run(
         ExitStack() as stack,
     ):
 
-        def start(graph: Graph, on_event: OnEvent) -> Session:
-            from dag.run import Session as New
-            from dag.run import choose_scheduler
-
-            workers = max(options.workers, 1)
-            where = scheduler or ("processes" if spill else choose_scheduler(graph, workers)[0])
+        def open_here(graph: Graph, on_event: OnEvent | None) -> Session:
             return stack.enter_context(
-                New(
-                    scheduler=where, workers=None if "://" in where else workers, cache_bytes=cache_bytes,
-                    spill=spill, memory_bytes=None if "://" in where else workers * options.memory_bytes,
+                open_session(
+                    graph,
+                    options,
+                    scheduler=scheduler,
+                    cache_bytes=cache_bytes,
+                    spill=spill,
                     on_event=on_event,
                 )
-            )  # fmt: skip
+            )
 
-        return _Run(begun=begun, options=options, session=session, start=start, report=report).run(output)
+        return _Run(begun=begun, options=options, start=start or open_here, report=report).run(output)
+
+
+def open_session(
+    graph: Graph,
+    options: Options,
+    *,
+    scheduler: str | None = None,
+    cache_bytes: int | None = None,
+    spill: bool = False,
+    on_event: OnEvent | None = None,
+) -> Session:
+    """Start workers where ``scheduler`` says, else where they suit ``graph``, with the memory of the other engine's."""
+    from dag.run import Session, choose_scheduler
+
+    workers = max(options.workers, 1)
+    where = scheduler or ("processes" if spill else choose_scheduler(graph, workers)[0])
+    own = "://" not in where
+    return Session(
+        scheduler=where, workers=workers if own else None, cache_bytes=cache_bytes, spill=spill,
+        memory_bytes=workers * options.memory_bytes if own else None, on_event=on_event,
+    )  # fmt: skip
 
 
 class _Run:
     """The state of one run: the graphs so far, and the session that holds their values."""
 
-    def __init__(
-        self,
-        *,
-        begun: Begun,
-        options: Options,
-        session: Session | None,
-        start: Callable[[Graph, OnEvent], Session],
-        report: Report | None,
-    ) -> None:
-        self.begun, self.options, self.session, self.start = begun, options, session, start
-        self.report = report
-        self.running = Graph(())
+    def __init__(self, *, begun: Begun, options: Options, start: Start, report: Report | None) -> None:
+        self.begun, self.options, self.start, self.report = begun, options, start, report
+        self.session: Session | None = None
         self.lowering = Lowering(
             options=options, job_name=begun.job.name, values=self._values, keep=begun.job.is_generator
         )
-        self.graphs: list[Graph] = []
+        self.graphs: list[RanGraph] = []
+        self.became: Mapping[Node, Node] = {}
         self.origins: dict[Node, Node] = {}
         self.tasks: dict[Node, Node] = {}
         self.kept: set[Node] = set()
-        self.first_row = len(session.rows) if session is not None else 0
+        self.first_row = 0
 
     def run(self, output: str | None) -> GraphResult:
+        rows: tuple[TaskRow, ...] = ()
         try:
             final = drive(self.begun, lambda wanted: self._made(wanted).rows())
             records = None
@@ -140,18 +165,14 @@ class _Run:
             else:
                 self._write(final, output)
         finally:
-            rows = () if self.session is None else tuple(self.session.rows[self.first_row :])
-            self.begun.record["rows"] = [asdict(row) for row in rows]
             if self.session is not None:
+                rows = tuple(self.session.rows[self.first_row :])
                 self.session.forget(self.kept)
+            self.begun.record["rows"] = [asdict(row) for row in rows]
         return GraphResult(
             run=self.begun.run, job=self.begun.job.name, output=output, seconds=self.begun.seconds,
-            graphs=tuple(self.graphs), rows=rows, records=records,
+            graphs=tuple(self.graphs), rows=rows, planned_bytes=self.lowering.planned_bytes, records=records,
         )  # fmt: skip
-
-    def _on_event(self, row: TaskRow) -> None:
-        if self.report is not None:
-            self.report(self.running, row)
 
     def _write(self, final: Dataset, output: str) -> None:
         staging = publish.Staging(output, self.begun.run, self.options)
@@ -181,27 +202,33 @@ class _Run:
     def _values(self, wanted: Dataset) -> list[pa.RecordBatch]:
         return [batch for value in self._compute(self.lowering.graph(wanted)) for batch in value]
 
-    def _compute(self, graph: Graph) -> list[Any]:
-        self.graphs.append(graph)
-        tasks, self.origins = expand_with_origins(graph, self.origins)
-        tasks = self._metered(tasks)
-        self.running = tasks
+    def _compute(self, logical: Graph) -> list[Any]:
+        rewritten = optimise(logical, workers=max(self.options.workers, 1), earlier=self.became)
+        self.became = rewritten.became
+        expanded, self.origins = expand_with_origins(rewritten.graph, self.origins)
+        tasks = self._metered(expanded)
+        self.graphs.append(RanGraph(logical=logical, rewritten=rewritten, tasks=tasks))
         if self.session is None:
-            self.session = self.start(graph, self._on_event)
+            self.session = self.start(logical, self._tell if self.report else None)
+            self.first_row = len(self.session.rows)
         if self.report is not None:
             self.report(tasks, None)
         try:
             values = self.session.run(tasks)
-            # What the round before has kept and this one did not use will hardly be used again.
-            kept = {node for node in tasks.nodes if node.keep}
-            self.session.forget(self.kept - kept)
-            self.kept = kept
-            return values
         except Exception as error:
             cause = error.__cause__
             if isinstance(cause, JobError):  # ours, with its own words
                 raise cause from None
             raise
+        # What the round before has kept and this one did not use will hardly be used again.
+        kept = {node for node in tasks.nodes if node.keep}
+        self.session.forget(self.kept - kept)
+        self.kept = kept
+        return values
+
+    def _tell(self, row: TaskRow) -> None:
+        if self.report is not None:
+            self.report(self.graphs[-1].tasks, row)
 
     def _metered(self, tasks: Graph) -> Graph:
         """Return the tasks with what they read and write in their rows; a task that was seen before is the same again."""

@@ -175,6 +175,7 @@ class Lowering:
     made: dict[object, Made] = field(default_factory=dict)
     nodes: dict[object, Node] = field(default_factory=dict)
     plans: list[StagePlan] = field(default_factory=list)
+    planned_bytes: int = 0
     _reads: dict[Any, Node] = field(default_factory=dict)
     _names: dict[str, int] = field(default_factory=dict)
 
@@ -284,6 +285,7 @@ class Lowering:
         is_batch = stage.program.stage.is_batch
         key = (given.computation, given.sample_ranges, is_batch, source.schema if is_batch else None)
         if key not in self._reads:
+            self.planned_bytes += size
             self._reads[key] = Node(
                 name=self._name("read"),
                 op=Read(function=partial(read_split, stage), parts=tuple(works), releases_gil=is_batch),
@@ -292,10 +294,16 @@ class Lowering:
         return self._reads[key]
 
     def _sides(self, planned: StagePlan, side: Mapping[str, Any]) -> tuple[Sides, list[Node]]:
-        names = [
-            name for name, value in side.items() if isinstance(value, Dataset) and value.stage is not None
-        ]
-        given = {name: value for name, value in planned.program.sides.items() if name not in names}
+        given = dict(planned.program.sides)
+        names = []
+        for name, value in side.items():
+            if isinstance(value, Dataset) and value.stage is not None:
+                made = self.made[value.computation]
+                if made.values is None:
+                    names.append(name)
+                    del given[name]
+                else:  # looked at already, so it is small and here
+                    given[name] = _whole(list(made.values), made.schema is not None)
         batches = tuple(self.made[side[name].computation].schema is not None for name in names)
         sides = Sides(names=tuple(names), are_batches=batches, given=given)
         return sides, [self.nodes[side[name].computation] for name in names]

@@ -24,8 +24,6 @@ from .channel import Channel
 from .tuning import worker_environment
 
 _TAIL_BYTES = 2000
-# One worker is one core; the user's own setting wins.
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # The same sys.path as here, so that a worker imports the same modules.
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[2].split(chr(10)); "
@@ -133,7 +131,7 @@ class Pool:
         self.watchdog_bytes = watchdog_bytes
         self.timeout_s = timeout_s
         self.scratch = scratch
-        self._environment = {**_ONE_THREAD, **worker_environment(), **os.environ, **(environment or {})}
+        self._environment = {**worker_environment(), **os.environ, **(environment or {})}
         self._preload = tuple(preload)
         self._processes: dict[int, WorkerProcess] = {}
         self._numbers = 0

@@ -78,7 +78,8 @@ class StageReport:
     """What one stage did, in totals of the accepted attempts; the bytes are those of ``AttemptRow``.
 
     ``begin`` and ``end`` are seconds since the epoch, between which its tasks ran.  ``shuffle_bytes`` are those that the maps
-    wrote.  ``attempts`` has a row for every attempt, also of those that came to nothing.
+    wrote.  ``planned_bytes`` are those of the splits, ``run_bytes`` of the runs' indexes, and
+    ``part_bytes`` of the part files as the filesystem lists them: what the measured bytes should be.  ``attempts`` has a row for every attempt, also of those that came to nothing.
     """
 
     stage: str
@@ -96,6 +97,9 @@ class StageReport:
     bytes_out: int
     store_written_bytes: int
     store_physical_bytes: int
+    planned_bytes: int
+    run_bytes: int
+    part_bytes: int
     through_store: bool
     counters: Mapping[str, int]
     attempts: tuple[AttemptRow, ...] = ()
@@ -264,7 +268,8 @@ class _Run:
             self._pool(), maps=planned.maps, reduces=planned.reduces, program=planned.program,
             title=stage.title, on_event=on_event, max_attempts=self.options.max_attempts, commit=commit,
         )  # fmt: skip
-        self.reports.append(_stage_report(planned, outcome, begin, time.perf_counter() - began))
+        part_bytes = sum(int(info["size"]) for info in filesystem.find(folder, detail=True).values())
+        self.reports.append(_stage_report(planned, outcome, begin, time.perf_counter() - began, part_bytes))
         if self.report is not None:
             self.report("done", planned, None)
         return planned.made
@@ -295,7 +300,9 @@ class _Run:
             self.owed.close(settled=settled)
 
 
-def _stage_report(planned: StagePlan, outcome: StageResult, begin: float, seconds: float) -> StageReport:
+def _stage_report(
+    planned: StagePlan, outcome: StageResult, begin: float, seconds: float, part_bytes: int
+) -> StageReport:
     # A map whose output was lost is done twice, and the last time counts.
     accepted = {(row.kind, row.task): row for row in outcome.rows if row.outcome == "done"}.values()
     maps = [row for row in accepted if row.kind == "map"]
@@ -316,6 +323,9 @@ def _stage_report(planned: StagePlan, outcome: StageResult, begin: float, second
         bytes_out=sum(row.bytes_out for row in accepted),
         store_written_bytes=sum(row.store_written_bytes for row in accepted),
         store_physical_bytes=sum(row.store_physical_bytes for row in accepted),
+        planned_bytes=sum(work.split.bytes for work in planned.maps),
+        run_bytes=sum(sum(run.bytes) for made in outcome.map_results for run in getattr(made, "runs", ())),
+        part_bytes=part_bytes,
         through_store=planned.program.output.stored,
         counters=dict(outcome.counters),
         attempts=tuple(outcome.rows),

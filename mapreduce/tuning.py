@@ -2,6 +2,7 @@
 
 They must be set before the process starts, since numpy and the C library read them once.  None of them changes a result.
 
+* One worker is one core: the pool or the threads of a graph are the parallelism, not those of a library.
 * numpy's AVX-512 sort writes with a compress-store that is microcode on AMD Zen 4 (family 25): there the AVX2 sort
   is four times faster, so the AVX-512 one is switched off.
 * Large buffers come and go with every block.  A C library that keeps freed memory saves the page faults, which cost more
@@ -10,17 +11,23 @@ They must be set before the process starts, since numpy and the C library read t
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import metadata
+
+_MARK = "MRDAG_TUNED"
 
 
 def worker_environment() -> dict[str, str]:
     """Return the variables and their values; a variable that the user has set should win over ours."""
     chosen = {
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
         "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
         "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
         "MALLOC_TOP_PAD_": str(16 << 20),
-        "OPENBLAS_NUM_THREADS": "1",
     }
     if _compress_store_is_slow():
         # the group of features that holds the AVX-512 sort got another name in numpy 2.4
@@ -44,3 +51,9 @@ def _compress_store_is_slow() -> bool:
 def _field(line: str) -> tuple[str, str]:
     name, _, value = line.partition(":")
     return name.strip(), value.strip()
+
+
+def restart_tuned() -> None:
+    """Start this process again with these variables, unless it has them: for one whose own threads do the work."""
+    if _MARK not in os.environ:
+        os.execve(sys.executable, sys.orig_argv, {**worker_environment(), **os.environ, _MARK: "1"})

@@ -65,6 +65,12 @@ def mr() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run ``mr``: exit 0, or 1 for a failure, 2 for a wrong command line, 130 for Ctrl-C."""
+    if (
+        arguments is None and "run" in sys.argv and "dag" in sys.argv
+    ):  # perhaps --engine dag: threads of this process work
+        from mapreduce.tuning import restart_tuned
+
+        restart_tuned()
     # `kill PID` ends a run as Ctrl-C does, with its processes and files.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:

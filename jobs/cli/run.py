@@ -233,10 +233,10 @@ def task_table(result: GraphResult) -> Table:
     """Return what a graph's operators did."""
     from rich.table import Table
 
-    table = Table(
-        title=f"{result.job}: {result.seconds:.2f} s in {len(result.graphs)} graphs, intermediates in memory",
-        title_justify="left", box=None, pad_edge=False,
-    )  # fmt: skip
+    count = len(result.graphs)
+    graphs = "one graph" if count == 1 else f"{count} graphs"
+    title = f"{result.job}: {result.seconds:.2f} s in {graphs}, intermediates in memory"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("operator")
     for column in ("tasks", "records in", "bytes read", "shuffled", "made", "time of one core"):
         table.add_column(column, justify="right")
