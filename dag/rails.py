@@ -76,6 +76,7 @@ def _rails(picture: Picture) -> list[str]:
         waiting[edge.source] += 1
     lanes: list[int | None] = []  # whose value each lane carries
     rails: list[str] = []
+    above = -1  # the lane of a node just drawn that nobody takes: a dot right under it would seem to
     for at, box in enumerate(picture.boxes):
         joined = sorted(lanes.index(source) for source in inputs.get(at, []))
         for lane in joined:
@@ -84,13 +85,16 @@ def _rails(picture: Picture) -> list[str]:
         if ended:
             own = min(ended)
         else:
-            own = lanes.index(None) if None in lanes else len(lanes)
-            if own == len(lanes):
-                lanes.append(None)
+            own = next(
+                (lane for lane, value in enumerate(lanes) if value is None and lane != above), len(lanes)
+            )
+            own += own == above
+            lanes += [None] * (own + 1 - len(lanes))
         rails.append(_rail(lanes, joined, ended, own, "◆" if box.output else "●"))
         for lane in ended:
             lanes[lane] = None
         lanes[own] = at if waiting[at] else None
+        above = -1 if waiting[at] else own
         while lanes and lanes[-1] is None:
             lanes.pop()
     return rails
