@@ -6,14 +6,16 @@ A plan is a value that can be printed (`mr explain`) before anything runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .columns import RECORD_SCHEMA, to_pairs
 from .errors import BadJob, BadKey
-from .inputs import InputFile, Source, list_files, read_schema
+from .inputs import InputFile, Source, ignore, list_files, read_schema
 from .keys import encode_key
+from .meter import current_meter
 from .order import Order, column_words
 from .outputs import check_columns
 from .partition import (
@@ -56,13 +58,19 @@ class Made:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read all of it as batches."""
-        return read_all_batches(self.source) if self.values is None else iter(self.values)
+        if self.values is not None:
+            return iter(self.values)
+        return read_all_batches(self.source, self._counted())
 
     def records(self) -> list[tuple[Any, Any]]:
         """Read all of it as ``(key, value)`` pairs."""
         if self.values is None:
-            return read_all_records(self.source)
+            return read_all_records(self.source, self._counted())
         return [pair for batch in self.values for pair in to_pairs(batch)]
+
+    def _counted(self) -> Callable[[int], None]:
+        meter = current_meter()
+        return ignore if meter is None else partial(meter.count_read, stored=self.parts is not None)
 
     def rows(self) -> list[Any]:
         """Read all of it as what a job sees that asks for it: pairs, or a tuple per row of a batch."""

@@ -18,6 +18,7 @@ from .driving import Begun, drive, recorded
 from .errors import BadJob
 from .events import StageResult
 from .inputs import Source
+from .meter import Meter, metering
 from .owed import Owed
 from .planning import Made, StagePlan, plan_stage
 from .pool import AttemptRow, Event, Pool, Task, run_stage
@@ -78,8 +79,9 @@ class StageReport:
     """What one stage did, in totals of the accepted attempts; the bytes are those of ``AttemptRow``.
 
     ``begin`` and ``end`` are seconds since the epoch, between which its tasks ran.  ``shuffle_bytes`` are those that the maps
-    wrote.  ``planned_bytes`` are those of the splits, ``run_bytes`` of the runs' indexes, and
-    ``part_bytes`` of the part files as the filesystem lists them: what the measured bytes should be.  ``attempts`` has a row for every attempt, also of those that came to nothing.
+    wrote.  ``planned_bytes`` are those of the splits, ``run_bytes`` and ``part_bytes`` the sizes of runs and parts as the tasks
+    told them: what the measured bytes should be.  ``attempts`` has a row for every attempt, also of those that came to
+    nothing.
     """
 
     stage: str
@@ -117,12 +119,17 @@ class StageReport:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """Where the output lies and what it took."""
+    """Where the output lies and what it took.
+
+    ``driver_read_bytes`` are those of intermediates that no attempt read but this process: for a job that looks at results, and
+    for cut points.
+    """
 
     run: str
     job: str
     output: str | None
     seconds: float
+    driver_read_bytes: int
     stages: tuple[StageReport, ...]
     records: list[tuple[Any, Any]] | None = None  # of the result, when no output URL was given
 
@@ -179,6 +186,7 @@ def run(
         finally:
             with no_interrupt():  # a second Ctrl-C must not leave what the first one set out to remove
                 engine.close()
+                begun.record["driver_read_bytes"] = engine.meter.store_read_bytes
                 begun.record["stages"] = [asdict(s) for s in engine.reports]
 
 
@@ -198,8 +206,13 @@ class _Run:
             self.store = f"{options.store}runs/{begun.run}"
         self.owed = Owed(begun.run)
         self.wrote_store = False
+        self.meter = Meter()
 
     def run(self, output: str | None) -> RunResult:
+        with metering(self.meter):
+            return self._run(output)
+
+    def _run(self, output: str | None) -> RunResult:
         self._pool()
         final = drive(self.begun, lambda wanted: self._materialise(wanted).rows())
         records = None
@@ -213,6 +226,7 @@ class _Run:
                 staging.publish()
         return RunResult(
             run=self.begun.run, job=self.begun.job.name, output=output, seconds=self.begun.seconds,
+            driver_read_bytes=self.meter.store_read_bytes,
             stages=tuple(self.reports), records=records,
         )  # fmt: skip
 

@@ -151,6 +151,20 @@ def test_a_side_from_a_stage_is_read_from_the_store_and_one_from_the_input_is_in
     assert (tmp_path / "out" / "part-00000.txt").read_text() == f"0\t{zeros + 2}\n"
 
 
+def test_what_a_job_looks_at_itself_is_told_apart_from_what_attempts_read(tmp_path: Path, text: Path) -> None:
+    def looks(text: Dataset) -> Any:
+        counts = Stage(name="count", map=first_word, reduce=total, partitions=1)(text)
+        rows = yield counts
+        assert len(rows) == 97
+        return Stage(name="swap", map=swap, reduce=smallest, partitions=1)(counts)
+
+    result = run(tmp_path, looks, str(text), workers=0)
+    count, swapped = result.stages
+    assert result.driver_read_bytes == swapped.store_read_bytes > 0
+    assert count.store_read_bytes == 0
+    assert run(tmp_path, two_stages, str(text), workers=0, overwrite=True).driver_read_bytes == 0
+
+
 def test_what_a_reduce_reads_from_another_workers_disk_has_moved(tmp_path: Path, text: Path) -> None:
     one = run(tmp_path, two_stages, str(text), workers=1)
     assert all(summed(stage, "moved_bytes") == 0 for stage in one.stages)
