@@ -34,7 +34,7 @@ types: $(VENV)/.installed
 
 unit: $(VENV)/.installed
 	$(BIN)/python -m pytest tests
-	$(BIN)/python -m pytest --doctest-modules gfs_sim mapreduce jobs
+	$(BIN)/python -m pytest --doctest-modules gfs_sim mapreduce dag jobs
 
 clean:
 	rm -rf demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis

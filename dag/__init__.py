@@ -14,12 +14,12 @@ from .errors import BadGraph, GraphError, NodeFailed, TooLarge
 
 # Not on first use: loading a submodule later would put the module where the function of the same name is wanted.
 from .events import TaskRow, note
-from .expand import expand
+from .expand import expand, expand_with_origins
 from .graph import Graph, Node, Op, Part
 from .run import Session, choose_scheduler, run
 
 if TYPE_CHECKING:
-    from .analysis import Analysis, Schedule, analyse, describe, simulate
+    from .analysis import Analysis, Schedule, analyse, describe, measured_by, simulate
     from .draw import draw_svg, draw_text
     from .logical import Combine, Flatten, Group, Map, Read, Write
     from .rewrite import Rewritten, optimise
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Analysis", "BadGraph", "Combine", "Flatten", "Graph", "GraphError", "Group", "Map", "Node", "NodeFailed", "Op", "Part",
     "Read", "Rewritten", "Schedule", "Session", "TaskRow", "TooLarge", "Write", "analyse", "choose_scheduler", "describe",
-    "draw_svg", "draw_text", "expand", "note", "optimise", "run", "simulate",
+    "draw_svg", "draw_text", "expand", "expand_with_origins", "measured_by", "note", "optimise", "run", "simulate",
 ]  # fmt: skip
 
 _HOMES = {
     "Combine": "logical", "Flatten": "logical", "Group": "logical", "Map": "logical", "Read": "logical", "Write": "logical",
-    "Analysis": "analysis", "Schedule": "analysis", "analyse": "analysis", "describe": "analysis", "simulate": "analysis",
+    "Analysis": "analysis", "Schedule": "analysis", "analyse": "analysis", "describe": "analysis",
+    "measured_by": "analysis", "simulate": "analysis",
     "draw_svg": "draw", "draw_text": "draw", "Rewritten": "rewrite", "optimise": "rewrite",
 }  # fmt: skip
 

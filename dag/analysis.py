@@ -13,10 +13,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .errors import BadGraph
 from .graph import Graph, Node, Part
 from .units import show_bytes, show_seconds
+
+if TYPE_CHECKING:
+    from .events import TaskRow
 
 BURDEN_S = 0.0002  # what starting one task may cost; measured by benchmarks/dag_overhead.py
 
@@ -157,6 +161,27 @@ def critical_path(graph: Graph) -> tuple[Node, ...]:
         path.append(node)
         node = max(node.sources(), key=ends.__getitem__, default=None)
     return tuple(reversed(path))
+
+
+def measured_by(graph: Graph, rows: Iterable[TaskRow]) -> Graph:
+    """Return ``graph`` with the times and sizes of a run of it, whose rows these are; what did not run stays as expected.
+
+    Of a task that ran several times, the last time counts.  An operator of a logical graph has the sums over its tasks, a Group
+    the time of its splits too.
+    """
+    last = {(row.stage, row.task): row for row in rows if row.outcome == "done"}
+    work_s: dict[str, float] = {}
+    size_bytes: dict[str, int] = {}
+    names = {node.name for node in graph.nodes}
+    for (stage, task), row in last.items():
+        own = f"{stage}[{task}]"
+        name = own if own in names else stage
+        if name in names:
+            size_bytes[name] = size_bytes.get(name, 0) + row.bytes_out
+        else:
+            name = stage.removesuffix(".split")
+        work_s[name] = work_s.get(name, 0.0) + row.end - row.start
+    return graph.measured(work_s=work_s, size_bytes=size_bytes)
 
 
 def edge_bytes(graph: Graph) -> dict[tuple[Node, Node], int]:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dag import BadGraph, Graph, Node, Op, Part, analyse, simulate
-from dag.analysis import Schedule, describe, edge_bytes
+import dag
+from dag import BadGraph, Graph, Group, Map, Node, Op, Part, Read, TaskRow, analyse, expand, simulate
+from dag.analysis import Schedule, describe, edge_bytes, measured_by
 
 NOTHING = Op(kind="nothing")
 
@@ -288,3 +289,26 @@ def test_twenty_thousand_tasks_are_analysed() -> None:
     found = analyse(Graph(tuple(maps)), workers=100)
     assert found.schedule.end_s == 200
     assert found.max_width == 10_000
+
+
+def test_a_graph_takes_its_times_and_sizes_from_the_rows_of_its_run() -> None:
+    read = Node(name="read", op=Read(function=lambda part: bytes(1000 * part), parts=(1, 2)))
+    double = Node(name="double", op=Map(function=lambda value: value + value), inputs=(read,))
+    group = Group(
+        partitions=1, splits=(lambda value, index: [value],), merge=lambda pieces, index: b"".join(pieces)
+    )
+    logical = Graph((Node(name="all", op=group, inputs=(double,)),))
+    tasks = expand(logical)
+    rows: list[TaskRow] = []
+    assert dag.run(tasks, on_event=rows.append) == [bytes(6000)]
+    took = {(row.stage, row.task): row.end - row.start for row in rows}
+    of_tasks, of_plan = measured_by(tasks, rows), measured_by(logical, rows)
+    assert {node.name: node.work_s for node in of_tasks.nodes} == {
+        "all[0]" if stage == "all" else f"{stage}[{task}]": seconds for (stage, task), seconds in took.items()
+    }
+    assert 2000 <= of_tasks["double[0]"].size_bytes < 2100
+    assert 6000 <= of_plan["double"].size_bytes < 6200
+    assert 6000 <= of_plan["all"].size_bytes < 6100
+    assert of_plan["all"].work_s == pytest.approx(sum(took[key] for key in took if key[0].startswith("all")))
+    again = [*rows, *(row for row in rows if row.stage == "read")]
+    assert measured_by(logical, again)["read"].work_s == of_plan["read"].work_s
