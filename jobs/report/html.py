@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 from xml.etree import ElementTree
@@ -20,7 +20,7 @@ from mapreduce.errors import BadInput
 
 from ..sizes import format_size
 from . import tables, words
-from .derive import METRICS, account, difference, spread
+from .derive import METRICS, account, difference, spread, sum_bytes
 from .model import PARTS, Comparison, Engine, Stage
 from .pictures import (
     Piece,
@@ -71,7 +71,7 @@ def _shown(comparison: Comparison) -> dict[str, Any]:
         "styles": {engine.label: engine.engine for engine in comparison.engines},
         "subject": words.say_subject(comparison),
         "headline": words.say_headline(comparison),
-        "verdict": words.say_verdict(comparison),
+        "verdict": words.say_details(comparison),
         "tiles": [_tile(comparison, name) for name in ("wall time", "through files, all", "CPU time", "peak memory")],
         "scores": tables.score_table(comparison),
         "cost": tables.say_cost(comparison),
@@ -79,6 +79,7 @@ def _shown(comparison: Comparison) -> dict[str, Any]:
         "runs": tables.run_table(comparison),
         "amplified": tables.say_amplification(comparison),
         "deviations": tables.say_deviations(comparison),
+        "sums": _sums(comparison),
         "waterfalls": _waterfalls(comparison),
         "model_rule": tables.MODEL_RULE,
         "without_io": tables.say_without_io(comparison),
@@ -145,23 +146,40 @@ class Waterfall:
 
 
 def _waterfalls(comparison: Comparison) -> list[Waterfall]:
-    engines = [engine for engine in comparison.engines if engine.stages]
-    full = max(
-        (max(stage.measured.total, stage.modelled.total) for engine in engines for stage in engine.stages),
-        default=0,
-    )
+    """Return the two that the verdict speaks of stage by stage on one scale, the others as tables."""
+    pair = (comparison.mapreduce, comparison.dag)
+    full = max((stage.measured.total for engine in pair for stage in engine.stages), default=0)
     return [
         Waterfall(
             label=engine.label, style=engine.engine,
-            rows=[_stage_bar(stage, full) for stage in engine.stages[:MOST_BARS]],
+            rows=[_stage_bar(stage, full) for stage in engine.stages[:MOST_BARS]] if engine in pair else [],
             more=f"The first {MOST_BARS} of {len(engine.stages)} stages." if len(engine.stages) > MOST_BARS else "",
             table=tables.stage_table(comparison, engine),
         )
-        for engine in engines
+        for engine in comparison.engines
+        if engine.stages
     ]  # fmt: skip
 
 
-def _stage_bar(stage: Stage, full: int) -> Bar:
+def _sums(comparison: Comparison) -> list[Bar]:
+    engines = [engine for engine in comparison.engines if engine.stages]
+    sums = [
+        Stage(
+            name=engine.label,
+            tasks=0,
+            measured=sum_bytes([stage.measured for stage in engine.stages]),
+            modelled=sum_bytes([stage.modelled for stage in engine.stages]),
+        )
+        for engine in engines
+    ]
+    full = max((each.measured.total for each in sums), default=0)
+    return [
+        replace(_stage_bar(each, full, 22), style=engine.engine)
+        for engine, each in zip(engines, sums, strict=True)
+    ]
+
+
+def _stage_bar(stage: Stage, full: int, height_px: int = 11) -> Bar:
     measured = stage.measured
     found = difference(measured, stage.modelled)
     pieces = [
@@ -175,7 +193,7 @@ def _stage_bar(stage: Stage, full: int) -> Bar:
     ]
     said = format_size(measured.total)
     return Bar(
-        label=stage.name, style="", bar=draw_bar(pieces, full, 11),
+        label=stage.name, style="", bar=draw_bar(pieces, full, height_px),
         text=f"{said}, {found.words}" if found.extra_bytes else said,
     )  # fmt: skip
 

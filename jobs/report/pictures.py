@@ -46,23 +46,23 @@ def draw_bar(pieces: Iterable[Piece], full: float, height_px: int = 18) -> Marku
 def draw_columns(rows: Sequence[tuple[str, str, Sequence[float]]], height_px: int = 120) -> Markup:
     """Return columns side by side, such as seconds of each round: (style, label, values) for each engine."""
     count = max((len(values) for _, _, values in rows), default=0)
-    top = max((value for _, _, values in rows for value in values), default=0.0)
-    shapes = [_line(0, height_px - 0.5, 1, height_px - 0.5, "axis")]
+    top = 1.1 * max((value for _, _, values in rows for value in values), default=0.0)
+    shapes: list[str] = []
+    for tick in ticks(top, 3):
+        y = height_px * (1 - tick / top) if top else 0.0
+        shapes.append(_line(0, y, 1, y, "grid" if tick else "axis"))
+        if tick:
+            shapes.append(f'<text x="100%" y="{y - 4:.1f}" text-anchor="end">{_tick(tick)}</text>')
     for at, (style, label, values) in enumerate(rows):
         for index, value in enumerate(values):
-            tall = height_px * 0.94 * value / top if top else 0.0
-            width = 0.76 / count / len(rows)
-            shapes.append(
-                _rect(
-                    (index + 0.12) / count + at * width,
-                    width * 0.94,
-                    height_px - tall,
-                    tall,
-                    style,
-                    f"{label}, round {index + 1}: {say_seconds(value)}",
-                )
-            )
-    return _svg(height_px, shapes)
+            tall = max(height_px * value / top, 1.0) if value else 0.0
+            title = f"{label}, round {index + 1}: {say_seconds(value)}"
+            x = (index + 0.06 + at * 0.4) / count * 0.94
+            shapes.append(_rect(x, 0.38 / count * 0.94, height_px - tall, tall, style, title))
+    for index in range(0, count, max(1, count // 10)):
+        x = (index + 0.45) / count * 0.94
+        shapes.append(f'<text x="{x:.2%}" y="{height_px + 16}" text-anchor="middle">{index + 1}</text>')
+    return _svg(height_px + 18, shapes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,14 +161,25 @@ def draw_width(width: Sequence[Moment], workers: int) -> Markup:
 
 def draw_bounds(lower_s: float, measured_s: float, upper_s: float) -> Markup:
     """Return the bounds of the run time as a band and the measured time as a mark on it."""
-    full = max(lower_s, measured_s, upper_s) * 1.06 or 1.0
+    full = max(lower_s, measured_s, upper_s) * 1.1 or 1.0
     x = measured_s / full
+
+    def label(at_s: float, y: int, words: str) -> str:
+        place = at_s / full
+        anchor = "start" if place < 0.12 else "end" if place > 0.88 else "middle"
+        return f'<text x="{place:.2%}" y="{y}" text-anchor="{anchor}">{words} {say_seconds(at_s)}</text>'
+
     return _svg(
-        26,
+        56,
         [
-            _line(0, 13, 1, 13, "grid"),
-            _rect(lower_s / full, (upper_s - lower_s) / full, 7, 12, "band", "what the graph's shape allows"),
-            _rect(max(x - 0.003, 0), 0.006, 1, 24, "dag s0", f"measured: {say_seconds(measured_s)}"),
+            _line(0, 28, 1, 28, "grid"),
+            _rect(
+                lower_s / full, (upper_s - lower_s) / full, 21, 14, "band", "what the graph's shape allows"
+            ),
+            _rect(max(x - 0.003, 0), 0.006, 16, 24, "dag s0", f"measured: {say_seconds(measured_s)}"),
+            label(measured_s, 11, "measured"),
+            label(lower_s, 54, "at least"),
+            label(upper_s, 54, "at most"),
         ],
     )
 

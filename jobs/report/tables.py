@@ -56,10 +56,11 @@ def _score_row(score: Score) -> tuple[Cell, ...]:
     for found in score.spreads:
         small = ""
         if found.low != found.high:
-            small = f"{say(found.low, unit)} to {say(found.high, unit)}, MAD {say(found.mad, unit)}"
+            small = f"{say(found.low, unit)} to {say(found.high, unit)}\nMAD {say(found.mad, unit)}"
         cells.append(Cell(text=say(found.median, unit), small=small, value=found.median))
     ratio = score.ratio
-    cells.append(Cell(text="DAG has none" if ratio is None else say_ratio(ratio), value=ratio or 0.0))
+    said = "DAG has none" if ratio is None else say_ratio(ratio) if ratio else "MapReduce has none"
+    cells.append(Cell(text=said, value=1e300 if ratio is None else ratio))
     cells.append(Cell(text="decides" if score.noise else "", value=float(score.noise), marked=score.noise))
     return tuple(cells)
 

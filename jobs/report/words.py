@@ -69,12 +69,17 @@ def say_headline(comparison: Comparison) -> str:
 
 def say_verdict(comparison: Comparison) -> str:
     """Return the verdict in one sentence."""
+    return f"{say_headline(comparison)}: {say_details(comparison)}"
+
+
+def say_details(comparison: Comparison) -> str:
+    """Return the verdict's numbers: times, bytes through files, memory, and that the outputs are alike."""
     slow, fast = comparison.mapreduce, comparison.dag
-    times = f"{say_seconds(wall(fast).median)} instead of {say_seconds(wall(slow).median)}"
     files = tuple(spread([through_files(run) for run in engine.runs]).median for engine in (slow, fast))
     peak = tuple(spread([run.peak_memory_bytes for run in engine.runs]).median for engine in (slow, fast))
     return (
-        f"{say_headline(comparison)} ({times}), {_say_files(*files)}{_say_memory(*peak)};"
+        f"{say_seconds(wall(fast).median)} instead of {say_seconds(wall(slow).median)},"
+        f" {_say_files(*files)}{_say_memory(*peak)};"
         f" outputs are identical (sha256 {comparison.output_sha256[:12]})."
     )
 
