@@ -188,6 +188,9 @@ def _memory(comparison: Comparison, engines: Iterable[Engine]) -> str:
         for sample in engine.memory:
             at = min(int(sample.at_s / span * BAR_CHARACTERS), BAR_CHARACTERS - 1)
             peaks[at] = max(peaks[at], sample.memory_bytes)
+        last = min(int(engine.memory[-1].at_s / span * BAR_CHARACTERS), BAR_CHARACTERS - 1)
+        for at in range(1, last):
+            peaks[at] = peaks[at] or peaks[at - 1]
         line = "".join(" ▁▂▃▄▅▆▇█"[round(8 * peak / top)] for peak in peaks)
         lines.append(f"{engine.label:{wide}} |{line}| peak {words.say(max(peaks), 'bytes')}")
     limit = comparison.memory_limit_bytes
