@@ -1,0 +1,27 @@
+"""The report's verdict and scoreboard for a terminal."""
+
+from __future__ import annotations
+
+from .model import Comparison
+from .tables import score_table, time_table
+from .words import say_subject, say_verdict
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Print what was compared, the verdict, the scoreboard and where the time went."""
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)  # a pipe has no width; do not fold the tables
+    console.print(say_subject(comparison), highlight=False)
+    console.print(f"[bold]{say_verdict(comparison)}[/bold]", highlight=False)
+    for table in (score_table(comparison), time_table(comparison)):
+        grid = Grid(box=None, pad_edge=False)
+        for number, name in enumerate(table.head):
+            grid.add_column(name, justify="right" if number else "left")
+        for row in table.rows:
+            grid.add_row(*(f"[red]{cell.text}[/red]" if cell.marked else cell.text for cell in row))
+        console.print()
+        console.print(grid)
