@@ -136,6 +136,15 @@ def set_replica(connection: sqlite3.Connection, handle: int, server: str, size: 
     )
 
 
+def count_unpublished(connection: sqlite3.Connection, handle: int, size: int) -> None:
+    """Count a finished chunk of an unpublished file as used, on those of its servers that are still there."""
+    servers = connection.execute(
+        "SELECT server FROM replicas WHERE handle = ? AND NOT bad", (handle,)
+    ).fetchall()
+    for (server,) in servers:
+        set_replica(connection, handle, server, size)
+
+
 def forget_replica(connection: sqlite3.Connection, handle: int, server: str, *, garbage: bool = True) -> None:
     """Forget a replica; ``garbage`` has its files removed after the transaction."""
     row = connection.execute(

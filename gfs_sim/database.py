@@ -103,7 +103,9 @@ class Database:
             if version != FORMAT:
                 connection.close()
                 raise DamagedStore(
-                    f"{self.path}: format {version}, this version reads and writes format {FORMAT}"
+                    f"{self.path}: store of format {version}, but this version reads and writes format {FORMAT};"
+                    " get the files out with the version that wrote them (mr fs get), or name another store"
+                    " (--root, root=, MR_HOME)"
                 )
             self._connection = connection
             self._inode = (status.st_dev, status.st_ino)

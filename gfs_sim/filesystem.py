@@ -7,6 +7,7 @@ did is seen at once. A name that exists as written is taken as written, also whe
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from gfs_sim.literal import LiteralNames
 from gfs_sim.namespace import Node
 from gfs_sim.reader import ChunkReader, StoreReader
 from gfs_sim.store import Store
-from gfs_sim.streams import COPY_BYTES, CompressedWriter, pour
+from gfs_sim.streams import COPY_BYTES, CompressedWriter, pour, pour_chunks
 from gfs_sim.writer import ChunkWriter, StoreWriter
 
 
@@ -251,9 +252,11 @@ class GFSFileSystem(LiteralNames):
             self.makedirs(rpath, exist_ok=True)
             return
         with open(lpath, "rb", buffering=0) as source:
-            callback.set_size(os.fstat(source.fileno()).st_size)
+            size = os.fstat(source.fileno()).st_size
+            callback.set_size(size)
             with self.open(rpath, "xb" if mode == "create" else "wb", **kwargs) as target:
-                buffer = memoryview(bytearray(COPY_BYTES))
+                # A pipe says that it has 0 bytes; a large buffer for a small file would cost more than the copy.
+                buffer = memoryview(bytearray(min(size, COPY_BYTES) or COPY_BYTES))
                 while count := source.readinto(buffer):
                     target.raw.write(buffer[:count])
                     callback.relative_update(count)
@@ -279,7 +282,11 @@ class GFSFileSystem(LiteralNames):
                 return
             os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
             with open(lpath, "wb", buffering=0) as target:
-                pour(source, target, callback)
+                several = source.size > source.raw.view.chunk_bytes
+                if several and stat.S_ISREG(os.fstat(target.fileno()).st_mode):
+                    pour_chunks(source, target.fileno(), callback)
+                else:
+                    pour(source, target, callback)
 
     # Moving, copying, removing
 

@@ -201,10 +201,16 @@ class Master:
                         free[entry.name] = disk.f_bavail * disk.f_frsize
         return free
 
-    def new_chunk(self, target: Target) -> Chunk:
-        """Allocate an unpublished chunk for this process; NoServer if no server can take it."""
+    def new_chunk(self, target: Target, finished: SealedChunk | None = None) -> Chunk:
+        """Allocate an unpublished chunk for this process; NoServer if no server can take it.
+
+        ``finished`` is the chunk before it in the file: it counts as used on its servers from now on, so that
+        a large file does not pass a server's capacity before it is published.
+        """
         free = self.free_bytes()
         with self.database.write() as connection:
+            if finished is not None:
+                chunks.count_unpublished(connection, finished.handle, finished.length)
             return chunks.allocate(
                 connection,
                 replication=target.replication,

@@ -28,7 +28,7 @@ class ChunkReader(io.RawIOBase):
     def __init__(self, master: Master, view: FileView) -> None:
         super().__init__()
         self.view = view
-        self._master = master
+        self.master = master
         self._position = 0
         self._open: dict[int, Replica] = {}
 
@@ -88,7 +88,7 @@ class ChunkReader(io.RawIOBase):
                 return
             except BadReplica as bad:
                 self._drop(number)
-                self._master.report(self.view.chunks[number].handle, replica.server, bad)
+                self.master.report(self.view.chunks[number].handle, replica.server, bad)
         failures: dict[str, BadReplica] = {}
         # The locations may change while they are tried (a repair, a server drained); new ones are tried as well.
         while True:
@@ -105,11 +105,11 @@ class ChunkReader(io.RawIOBase):
                 except BadReplica as bad:
                     self._drop(number)
                     failures[server] = bad
-                    self._master.report(chunk.handle, server, bad)
+                    self.master.report(chunk.handle, server, bad)
 
     def _locate(self, number: int) -> Chunk:
         known = self.view.chunks[number]
-        chunk = self._master.locate(known.handle)
+        chunk = self.master.locate(known.handle)
         if chunk is None:
             raise FileReplaced(
                 f"{self.view.path} was replaced or removed while it was read, and its old bytes are gone; open it again"
@@ -119,7 +119,7 @@ class ChunkReader(io.RawIOBase):
     def _open_replica(self, number: int, server: str) -> Replica:
         while len(self._open) >= OPEN_REPLICAS:
             self._drop(next(iter(self._open)))
-        self._open[number] = self._master.open_replica(server, self.view.chunks[number])
+        self._open[number] = self.master.open_replica(server, self.view.chunks[number])
         return self._open[number]
 
     def _lost(self, number: int, failures: dict[str, BadReplica]) -> ChunkLost:

@@ -133,11 +133,16 @@ def drain(master: Master, name: str) -> RepairReport:
     with master.database.write() as connection:
         if chunks.server_state(connection, name) == "dead":
             raise NoServer(f"server {name!r} is dead; revive it first, so that it can be drained")
+        others = connection.execute(
+            "SELECT COUNT(*) FROM servers WHERE state = 'live' AND name <> ?", (name,)
+        ).fetchone()[0]
+        if not others:
+            raise NoServer(
+                f"server {name!r} cannot be drained: no other live server is there to take its chunks; add one"
+                " first (mr fs server add)"
+            )
         connection.execute("UPDATE servers SET state = 'draining' WHERE name = ?", (name,))
-        others = connection.execute("SELECT COUNT(*) FROM servers WHERE state = 'live'").fetchone()[0]
         handles = [h for (h,) in connection.execute("SELECT handle FROM replicas WHERE server = ?", (name,))]
-    if handles and not others:
-        raise NoServer(f"server {name!r} cannot be drained: no other live server is there to take its chunks")
     report = RepairReport()
     idle_rounds = 0
     while idle_rounds < DRAIN_IDLE_ROUNDS:

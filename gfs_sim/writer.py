@@ -135,7 +135,7 @@ class ChunkWriter(io.RawIOBase):
         try:
             while view:
                 if self._chunk is None:
-                    chunk = self._master.new_chunk(self.target)
+                    chunk = self._master.new_chunk(self.target, self._sealed[-1] if self._sealed else None)
                     self._allocated.append(chunk)
                     self._chunk = OpenChunk(self._master, chunk)
                 room = self.target.chunk_bytes - self._chunk.length

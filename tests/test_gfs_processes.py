@@ -210,7 +210,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_files_and_loses_nothing_ackn
     picks = random.Random(8)
     logged = recorded = 0
     for round_number in range(25):
-        acknowledged = FORK.Value("q", -1)
+        acknowledged = FORK.Value("q", -1, lock=False)  # a lock would die with its holder
         process = FORK.Process(target=write_for_ever, args=(fs.root, acknowledged, round_number))
         process.start()
         deadline = time.monotonic() + 20

@@ -184,6 +184,21 @@ def test_a_server_folder_that_is_not_there_is_slow_and_not_lost(tmp_path: Path) 
     assert (health.missing_replicas, health.problems) == (0, ())
 
 
+def test_a_file_of_many_chunks_is_fetched_whole_or_not_at_all(tmp_path: Path) -> None:
+    store, fs = make_store(tmp_path, replication=2)
+    data = random_bytes(CHUNK_BYTES * 9 + 7)
+    fs.pipe("many", data)
+    fs.get_file("many", tmp_path / "got")
+    assert (tmp_path / "got").read_bytes() == data
+    chunk = store.stat("many").chunks[4]
+    damage(store, chunk.servers[0], chunk.handle)
+    fs.get_file("many", tmp_path / "got")
+    assert (tmp_path / "got").read_bytes() == data
+    damage(store, chunk.servers[1], chunk.handle)
+    with pytest.raises(ChunkLost, match="chunk 4"):
+        fs.get_file("many", tmp_path / "lost")
+
+
 def test_drain_loses_nothing_and_the_server_is_gone(tmp_path: Path) -> None:
     store, fs = make_store(tmp_path, replication=1)
     files = {f"/d/{n}": random_bytes(50_000, n) for n in range(12)}
@@ -193,23 +208,24 @@ def test_drain_loses_nothing_and_the_server_is_gone(tmp_path: Path) -> None:
     assert not (store.root / "servers" / "s1").exists()
     assert {path: fs.cat(path) for path in files} == files
     store.drain_server("s2")
-    with pytest.raises(NoServer, match="s3"):
+    with pytest.raises(NoServer, match=r"'s3' cannot be drained: no other live server .* add one first"):
         store.drain_server("s3")
+    assert [server.state for server in store.servers()] == ["live"]
+    fs.pipe("/d/more", b"x")
     assert {path: fs.cat(path) for path in files} == files
     with pytest.raises(NoSuchServer, match="this store has s3"):
         store.drain_server("s9")
 
 
 def test_a_draining_server_takes_no_new_chunks_and_can_be_revived(tmp_path: Path) -> None:
-    store, fs = make_store(tmp_path, servers=2, replication=1)
+    store, fs = make_store(tmp_path, servers=1, replication=1)
     fs.pipe("f", random_bytes(1000))
-    store.kill_server("s2" if "s1" in store.locations("f")[0].servers else "s1")
-    holder = store.locations("f")[0].servers[0]
-    with pytest.raises(NoServer):
-        store.drain_server(holder)
+    store.add_server("full", capacity_bytes=1)
+    with pytest.raises(NoServer, match="no room"):
+        store.drain_server("s1")
     with pytest.raises(NoServer):
         fs.pipe("g", b"x")
-    assert store.revive_server(holder) == 1
+    assert store.revive_server("s1") == 1
     fs.pipe("g", b"x")
     assert fs.cat("f") == random_bytes(1000)
 
@@ -292,6 +308,23 @@ def test_a_server_capacity_is_respected(tmp_path: Path) -> None:
     used = {server.name: server.used_bytes for server in store.servers()}
     assert used["s1"] == 600_000
     assert used["small"] <= 200_000  # the last one began while there was room for a block
+
+
+def test_the_finished_chunks_of_a_file_being_written_count_as_used(tmp_path: Path) -> None:
+    store, fs = make_store(tmp_path, servers=1, replication=1, chunk_bytes=1 << 16)
+    store.add_server("small", capacity_bytes=4 << 16)
+    with fs.open("large", "wb") as file:
+        for n in range(12):
+            file.write(random_bytes(1 << 16, n))
+        file.flush()
+        assert {s.name: s.used_bytes for s in store.servers()}["small"] > 0
+    used = {server.name: server.used_bytes for server in store.servers()}
+    assert sum(used.values()) == 12 << 16
+    assert used["small"] <= 4 << 16
+    abandoned = fs.open("other", "wb")
+    abandoned.write(random_bytes(6 << 16))
+    abandoned.discard()
+    assert {server.name: server.used_bytes for server in store.servers()} == used
 
 
 def test_a_server_folder_removed_by_hand_is_refilled_after_a_kill(tmp_path: Path) -> None:

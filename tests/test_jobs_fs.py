@@ -294,8 +294,8 @@ def test_draining_servers_one_after_the_other_loses_nothing(
         assert not (root / "servers" / name).exists()
     error = fs("server", "drain", "s4", status=1).err
     assert "no other live server" in error
-    assert "mr fs server revive s4" in error
-    fs("server", "revive", "s4")
+    assert "mr fs server add" in error
+    assert fs("server", "ls").out.split()[5:7] == [b"s4", b"live"]
     fs("get", "/data", tmp_path / "back")
     assert tree(tmp_path / "back") == tree(local)
 
