@@ -5,6 +5,7 @@ The counterpart of ``mapreduce.run``: the same job on the same input with the sa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -37,11 +38,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RanGraph:
-    """One graph of a run: as the job says it, as it was rewritten, and its tasks."""
+    """One graph of a run: as the job says it, as it was rewritten, its tasks, and when it ran (seconds since the epoch)."""
 
     logical: Graph
     rewritten: Rewritten
     tasks: Graph
+    begin: float = 0.0
+    end: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +216,7 @@ class _Run:
             self.first_row = len(self.session.rows)
         if self.report is not None:
             self.report(tasks, None)
+        begin = time.time()
         try:
             values = self.session.run(tasks)
         except Exception as error:
@@ -220,6 +224,7 @@ class _Run:
             if isinstance(cause, JobError):  # ours, with its own words
                 raise cause from None
             raise
+        self.graphs[-1] = replace(self.graphs[-1], begin=begin, end=time.time())
         # What the round before has kept and this one did not use will hardly be used again.
         kept = {node for node in tasks.nodes if node.keep}
         self.session.forget(self.kept - kept)

@@ -16,6 +16,11 @@ import click
 # name: (module, attribute, one line for the help page)
 COMMANDS = {
     "run": ("jobs.cli.run", "run", "Run a job on its inputs."),
+    "compare": (
+        "jobs.cli.compare",
+        "compare",
+        "Run a job by both engines and show what the difference costs.",
+    ),
     "jobs": ("jobs.cli.inspect", "jobs", "List the job library."),
     "explain": ("jobs.cli.inspect", "explain", "Show the plan of a job without running it."),
     "cat": ("jobs.cli.inspect", "cat", "Print an output, whatever its format."),

@@ -1,0 +1,382 @@
+"""Run one job both ways, interleaved, on warm workers of the same size, and say what was seen.
+
+Each way of running has a process of its own (``compare_driver``), so that the memory, processor time and caches of one are not
+those of another.  ``compare`` times them from outside, samples the memory of their process trees, and holds the outputs
+against each other: outputs that differ end the comparison.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from jobs.catalog import find_job
+from jobs.compare_driver import Way
+from jobs.compare_rows import Seen, graph_engine, mapreduce_engine
+from jobs.report.model import Comparison, Drawing, Edge, Engine, Moment, Parallelism, Rewrites, Sample
+from mapreduce.channel import receive_frame, send_frame
+from mapreduce.errors import JobError
+from mapreduce.inputs import Source, list_files
+from mapreduce.runner import Options
+from mapreduce.tuning import worker_environment
+
+SAMPLE_EVERY_S = 0.02
+MOST_SINGLE_RUNS = 3  # of the baseline in one thread, which is slow
+PACKAGES = ("mrdag", "numpy", "pyarrow", "dask", "distributed", "fsspec")
+
+Tell = Callable[[str], None]
+
+
+class OutputsDiffer(JobError):
+    """Two ways of running a job wrote different bytes; comparing their speed would mean nothing."""
+
+
+def compare(
+    job: str,
+    inputs: Sequence[Any],
+    *,
+    parameters: Mapping[str, Any],
+    options: Options,
+    runs: int = 5,
+    replications: Sequence[int] = (1, 3),
+    scheduler: str | None = None,
+    cache_bytes: int | None = None,
+    baseline: bool = True,
+    command: str = "",
+    tell: Tell = lambda line: None,
+) -> Comparison:
+    """Run ``job`` by both engines ``runs`` times each, and once more before that to warm up, and return what was seen.
+
+    Args:
+        job: as ``mr run`` takes it.
+        inputs: one per dataset of the job.
+        parameters, options: of both engines; ``options.store`` is where MapReduce puts its intermediates.
+        replications: of that store, one contestant for each; the first is the one that the verdict speaks of.
+        scheduler, cache_bytes: of the graph engine.
+        baseline: also run the same functions in one thread of one process.
+        tell: called with a line of progress before each run.
+
+    Raises:
+        OutputsDiffer: a run wrote other bytes than the first; both outputs are kept, and named.
+        JobError: a run failed.
+    """
+    found = find_job(job)
+    sources = [_source(given, options) for given in inputs]
+    sizes = {file.url: file.bytes for source in sources for file in list_files(source)}
+    ways = _ways(job, inputs, parameters, options, replications, scheduler, cache_bytes, baseline)
+    seen: dict[str, list[Seen]] = {label: [] for label in ways}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(_work_folder()))
+        drivers = {label: stack.enter_context(_driver(way)) for label, way in ways.items()}
+        digests = _Digests(folder)
+        for number in range(runs + 1):  # the first is to warm up
+            for label, driver in drivers.items():
+                single = ways[label].engine == "single"
+                if single and not 1 <= number <= MOST_SINGLE_RUNS:
+                    continue
+                tell(f"{label}: {f'run {number} of {runs}' if number else 'warming up'}")
+                output = folder / f"output-{len(digests.seen)}"
+                run = _timed(driver, output)
+                digests.check(label, output)
+                if number:
+                    seen[label].append(run)
+        dag = next(label for label, way in ways.items() if way.engine == "dag")
+        graph = drivers[dag].ask(("describe", ""))
+    engines = [_engine(label, way, seen[label], options) for label, way in ways.items()]
+    return Comparison(
+        job=found.name,
+        parameters={name: str(value) for name, value in parameters.items()},
+        inputs=sizes,
+        output_bytes=digests.bytes,
+        output_sha256=digests.first[1],
+        command=command,
+        started=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        machine=_machine(),
+        versions={"Python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
+        memory_limit_bytes=max(options.workers, 1) * options.memory_bytes,
+        threads_per_worker=1,
+        engines=tuple(engines),
+        drawing=Drawing(
+            svg=graph["svg"], text=graph["text"], edges=tuple(Edge(**edge) for edge in graph["edges"])
+        ),
+        parallelism=Parallelism(
+            **{**graph["parallelism"], "width": tuple(Moment(**at) for at in graph["parallelism"]["width"])}
+        ),
+        rewrites=Rewrites(applied=tuple(graph["applied"]), refused=tuple(graph["refused"])),
+        warnings=tuple(_warnings(runs)),
+    )
+
+
+def _source(given: Any, options: Options) -> Source:
+    urls = (given,) if isinstance(given, str) else tuple(given)
+    return Source(
+        urls=urls, format=options.input_format, errors=options.errors, delimiter=options.delimiter,
+        storage_options=options.storage_options,
+    )  # fmt: skip
+
+
+def _ways(
+    job: str,
+    inputs: Sequence[Any],
+    parameters: Mapping[str, Any],
+    options: Options,
+    replications: Sequence[int],
+    scheduler: str | None,
+    cache_bytes: int | None,
+    baseline: bool,
+) -> dict[str, Way]:
+    """Return the ways of running by their labels."""
+    common = {name: value for name, value in vars(options).items() if name != "store_options"}
+    whole = Way(
+        engine="dag", job=job, inputs=tuple(inputs), parameters=dict(parameters), options=common,
+        scheduler=scheduler, cache_bytes=cache_bytes,
+    )  # fmt: skip
+    ways: dict[str, Way] = {}
+    on_gfs = options.store.startswith("gfs://")
+    for copies in replications if on_gfs else (1,):
+        stored = {**options.store_options, **({"replication": copies} if on_gfs else {})}
+        label = f"MapReduce, {copies} {'copy' if copies == 1 else 'copies'}" if on_gfs else "MapReduce"
+        ways[label] = replace(whole, engine="mapreduce", options={**common, "store_options": stored})
+    ways["DAG"] = whole
+    if baseline:
+        stored = {**options.store_options, **({"replication": 1} if on_gfs else {})}
+        ways["one thread"] = replace(
+            whole, engine="single", options={**common, "workers": 0, "store_options": stored}
+        )
+    return ways
+
+
+class _Driver:
+    """A process that runs one way, as this process sees it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        self.process, self.connection = process, connection
+
+    def ask(self, message: tuple[str, str]) -> Any:
+        """Have it do something and return the answer.
+
+        Raises:
+            JobError: it failed; the message is its own.
+        """
+        try:
+            send_frame(self.connection, message)
+            what, *answer = receive_frame(self.connection)
+        except (EOFError, OSError):
+            code = self.process.wait()
+            raise JobError(f"the process that ran the job ended with status {code}") from None
+        if what == "failed":
+            error = JobError(answer[0])
+            error.traceback_text = answer[1]  # type: ignore[attr-defined]
+            raise error
+        return answer[0]
+
+
+@contextmanager
+def _driver(way: Way) -> Iterator[_Driver]:
+    ours, theirs = socket.socketpair()
+    with ours:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jobs.compare_driver", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL, stdout=sys.stderr, pass_fds=(theirs.fileno(),),
+            env={**worker_environment(), **os.environ},
+        )  # fmt: skip
+        theirs.close()
+        try:
+            send_frame(ours, way)
+            yield _Driver(process, ours)
+        finally:
+            ours.close()
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def _work_folder() -> Iterator[str]:
+    """Yield a folder for outputs, which goes at the end unless outputs differed."""
+    folder = tempfile.mkdtemp(prefix="mrdag-compare-")
+    try:
+        yield folder
+    except OutputsDiffer:
+        raise
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Digests:
+    """Holds every output against the first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen: list[str] = []
+        self.first = ("", "")
+        self.kept = folder
+        self.bytes = 0
+
+    def check(self, label: str, output: Path) -> None:
+        digest = hashlib.sha256()
+        size = 0
+        for part in sorted(path for path in output.iterdir() if path.name[0] not in "_."):
+            digest.update(f"{part.name} {part.stat().st_size}\n".encode())
+            size += part.stat().st_size
+            with part.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        found = digest.hexdigest()
+        if not self.seen:
+            self.first, self.kept, self.bytes = (label, found), output, size
+        elif found != self.first[1]:
+            raise OutputsDiffer(
+                f"the outputs differ: {self.first[0]} wrote {self.kept}, {label} wrote {output}; a job whose "
+                "functions depend on the order of work, on time or on chance has no one result to compare"
+            )
+        else:
+            shutil.rmtree(output)
+        self.seen.append(found)
+
+
+def _timed(driver: _Driver, output: Path) -> Seen:
+    """Have a driver run once and watch its processes meanwhile."""
+    import psutil
+
+    root = psutil.Process(driver.process.pid)
+    os.sync()  # what the run before has written must not be this one's to wait for
+    cpu_before = _cpu_s(root)
+    samples: list[Sample] = []
+    largest = [0]
+    done = threading.Event()
+    began = time.perf_counter()
+
+    def watch() -> None:
+        while True:
+            sizes = _resident_bytes(root)
+            samples.append(Sample(at_s=time.perf_counter() - began, memory_bytes=sum(sizes)))
+            largest[0] = max(largest[0], *sizes, 0)
+            if done.wait(SAMPLE_EVERY_S):
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        facts = driver.ask(("run", str(output)))
+        wall_s = time.perf_counter() - began
+        cpu_s = max(0.0, _cpu_s(root) - cpu_before)
+    finally:
+        done.set()
+        watcher.join()
+    return Seen(
+        wall_s=wall_s, cpu_s=cpu_s, samples=tuple(samples), largest_bytes=largest[0], facts=facts,
+        output_bytes=sum(path.stat().st_size for path in output.iterdir()),
+    )  # fmt: skip
+
+
+def _tree(root: Any) -> list[Any]:
+    import psutil
+
+    try:
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _cpu_s(root: Any) -> float:
+    import psutil
+
+    total = 0.0
+    for process in _tree(root):
+        try:
+            times = process.cpu_times()
+            total += times.user + times.system
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def _resident_bytes(root: Any) -> list[int]:
+    import psutil
+
+    found = []
+    for process in _tree(root):
+        try:
+            found.append(int(process.memory_info().rss))
+        except psutil.NoSuchProcess:
+            continue
+    return found or [0]
+
+
+def _engine(label: str, way: Way, seen: Sequence[Seen], options: Options) -> Engine:
+    build = graph_engine if way.engine == "dag" else mapreduce_engine
+    workers = max(options.workers, 1) if way.engine != "single" else 1
+    replication = 0 if way.engine == "dag" else int(way.options["store_options"].get("replication", 1))
+    order = sorted(range(len(seen)), key=lambda at: seen[at].wall_s)
+    shown = order[(len(order) - 1) // 2]
+    return build(
+        seen, shown, engine=way.engine, label=label, workers=workers, replication=replication,
+        command=_command(way),
+    )  # fmt: skip
+
+
+def _command(way: Way) -> str:
+    """Return what a reader types to run one way."""
+    words = ["mr", "run", way.job]
+    for given in way.inputs:
+        words += [given] if isinstance(given, str) else list(given)
+    words += ["-o", "OUTPUT", *(f"-p {name}={value}" for name, value in way.parameters.items())]
+    if way.engine == "dag":
+        words += ["--engine", "dag", *(["--scheduler", way.scheduler] if way.scheduler else [])]
+    words += ["--workers", str(way.options["workers"])]
+    if way.engine != "dag" and "replication" in way.options["store_options"]:
+        words += ["--replication", str(way.options["store_options"]["replication"])]
+    return " ".join(words)
+
+
+def _machine() -> dict[str, str]:
+    model = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    model = line.partition(":")[2].strip()
+                    break
+    except OSError:
+        pass
+    import psutil
+
+    return {
+        "cpu": model,
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{psutil.virtual_memory().total / 1e9:.1f} GB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "cache": "input in the page cache after the first run; outputs and intermediates on local disk",
+    }
+
+
+def _warnings(runs: int) -> Iterator[str]:
+    cores = len(os.sched_getaffinity(0))
+    load = os.getloadavg()[0]
+    if cores == 1:
+        yield "one core: nothing can run at the same time as anything else"
+    if load > cores + 1.5:
+        yield f"the machine was busy: a load of {load:.1f} on {cores} cores at the end"
+    if runs < 5:
+        yield f"{runs} runs: the spread says little"

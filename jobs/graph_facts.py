@@ -1,0 +1,110 @@
+"""What the report says of the graph that ran: its picture, its bytes, its shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dag.analysis import analyse
+from dag.draw import draw_svg, draw_text
+from dag.graph import Graph, Node
+from jobs.engine import GraphResult, RanGraph
+
+_TASK = re.compile(r"\[\d+\]$")
+
+
+def describe_run(result: GraphResult, workers: int) -> dict[str, Any]:
+    """Return picture, edges, parallelism and rewrites of the largest graph of a run, with what its tasks took."""
+    ran = max(result.graphs, key=lambda each: len(each.tasks))
+    names = {node.name for node in ran.tasks.nodes}
+    rows = [row for row in result.rows if f"{row.stage}[{row.task}]" in names]
+    took = {f"{row.stage}[{row.task}]": row.end - row.start for row in rows}
+    made = {f"{row.stage}[{row.task}]": row.bytes_out for row in rows}
+    tasks = _named_once(ran.tasks).measured(work_s=took, size_bytes=made)
+    analysis = analyse(tasks, workers=workers)
+    whole = _whole_nodes(ran, took, made)
+    critical = {_TASK.sub("", node.name) for node in analysis.critical_path}
+    title = f"{result.job}: the graph as it ran"
+    return {
+        "svg": draw_svg(whole, title=title),
+        "text": draw_text(whole),
+        "edges": _edges(whole, critical),
+        "parallelism": {
+            "work_s": analysis.work_s,
+            "span_s": analysis.span_s,
+            "burdened_span_s": analysis.burdened_span_s,
+            "tasks": analysis.tasks,
+            "workers": workers,
+            "measured_s": max(row.end for row in rows) - min(row.start for row in rows) if rows else 0.0,
+            "width": [{"at_s": at, "running": running} for at, running in analysis.width],
+            "critical_path": tuple(node.name for node in analysis.critical_path),
+        },
+        "applied": [line for each in result.graphs for line in each.rewritten.applied],
+        "refused": [line for each in result.graphs for line in each.rewritten.refused],
+    }
+
+
+def _named_once(graph: Graph) -> Graph:
+    return graph
+
+
+def _whole_nodes(ran: RanGraph, took: Mapping[str, float], made: Mapping[str, int]) -> Graph:
+    """Return the rewritten graph with the seconds and bytes of all tasks of each operator."""
+    work: dict[str, float] = {}
+    size: dict[str, int] = {}
+    for name, seconds in took.items():
+        stem = _TASK.sub("", name).removesuffix(".split")
+        work[stem] = work.get(stem, 0.0) + seconds
+        size[stem] = size.get(stem, 0) + made[name]
+    return ran.rewritten.graph.measured(work_s=work, size_bytes=size)
+
+
+def _edges(graph: Graph, critical: set[str]) -> list[dict[str, Any]]:
+    found: dict[tuple[Node, Node], None] = {}
+    for node in graph.nodes:
+        for source in node.sources():
+            found[source, node] = None
+    return [
+        {
+            "source": source.name,
+            "target": target.name,
+            "size_bytes": source.size_bytes,
+            "critical": source.name in critical and target.name in critical,
+        }
+        for source, target in found
+    ]
+
+
+def planned_by_stage(graphs: Sequence[RanGraph]) -> dict[str, int]:
+    """Return the bytes of input that each operator was to read: those of the splits that it was given."""
+    found: dict[str, int] = {}
+    for ran in graphs:
+        for node in ran.rewritten.graph.nodes:
+            size = _read_bytes(node)
+            if size:
+                found[node.name] = size
+    return found
+
+
+def _read_bytes(node: Node) -> int:
+    from dag.logical import Fused, Read
+
+    ops = [step.op for step in node.op.steps] if isinstance(node.op, Fused) else [node.op]
+    return sum(part.split.bytes for op in ops if isinstance(op, Read) for part in op.parts)
+
+
+def ready_times(graphs: Sequence[RanGraph], rows: Sequence[Any]) -> list[float]:
+    """Return for each row when its task could have run: when the last of its inputs had ended."""
+    ends = {f"{row.stage}[{row.task}]": row.end for row in rows}
+    begins = [min((row.start for row in rows), default=0.0)]
+    inputs = {
+        node.name: [source.name for source in node.sources()] for ran in graphs for node in ran.tasks.nodes
+    }
+    return [
+        max(
+            (ends[name] for name in inputs.get(f"{row.stage}[{row.task}]", []) if name in ends),
+            default=begins[0],
+        )
+        for row in rows
+    ]
