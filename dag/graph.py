@@ -144,7 +144,10 @@ class Graph:
     def measured(
         self, *, work_s: Mapping[str, float] | None = None, size_bytes: Mapping[str, int] | None = None
     ) -> Graph:
-        """Return a copy whose nodes say what was measured, by name, in place of what was expected."""
+        """Return a copy whose nodes say what was measured, by name, in place of what was expected.
+
+        Names that the graph does not have change nothing: measurements of a run may cover several graphs.
+        """
         made: dict[Node, Node] = {}
         for node in self.nodes:
             made[node] = replace(
