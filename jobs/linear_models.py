@@ -1,0 +1,300 @@
+"""Logistic and softmax regression in numpy: moments of columns, losses and gradients of blocks of rows, and steps.
+
+What comes out is a function of the rows, their order and where blocks end, to the last bit, in every process of a
+machine.  That rules out three things that are faster: numpy's own exp and log, which differ in the last bit with the
+instruction set that a process may use, and products by BLAS, whose sums depend on its number of threads.  So exponentials
+come from the C library by way of Arrow, and sums are those of ``einsum`` without BLAS.
+
+A model is an array of weights of shape (sets, 1 + features): one set of weights for two classes (logistic), else one per
+class (softmax).  The first weight of a set is the intercept, which no penalty touches.  Nothing here knows of stages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Column = npt.NDArray[Any]
+T = TypeVar("T")
+
+BLOCK_VALUES = 1 << 20
+"""A block has so many values at most, 8 MiB of them."""
+MOST_PAIRED = 128
+"""With more features than this only their variances are found, since products of all pairs cost features**2 per row."""
+LANES = 512
+_LARGEST_POWER = 1_000  # products below 2**1000 do not overflow
+
+
+def fold_in_tree(parts: Sequence[T], add: Callable[[T, T], T]) -> T:
+    """Return the sum of ``parts``, one at least: neighbours first, then neighbours of those.
+
+    >>> fold_in_tree(["a", "b", "c", "d", "e"], lambda one, other: f"({one}{other})")
+    '(((ab)(cd))e)'
+    """
+    while len(parts) > 1:
+        pairs = [add(parts[at], parts[at + 1]) for at in range(0, len(parts) - 1, 2)]
+        parts = [*pairs, *parts[len(parts) - len(parts) % 2 :]]
+    return parts[0]
+
+
+# -- moments ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Moments:
+    """Rows, means of the columns, and sums of products of deviations: all pairs, or squares alone (one dimension)."""
+
+    rows: int
+    means: Floats
+    products: Floats
+
+    @property
+    def deviations(self) -> Floats:
+        """Return the standard deviation of each column, 1 for a column that never changes."""
+        squares = self.products if self.products.ndim == 1 else np.diagonal(self.products)
+        found: Floats = np.sqrt(squares / max(self.rows, 1))
+        found[found == 0] = 1.0
+        return found
+
+    def largest_eigenvalue(self, scale: Floats) -> float:
+        """Return a bound from above on the largest eigenvalue of the covariance of the columns divided by ``scale``.
+
+        With all pairs it exceeds the eigenvalue by at most ``features**(1/64)``: 7 per cent for 64 columns.
+        """
+        rows = max(self.rows, 1)
+        if self.products.ndim == 1:
+            return float((self.products / rows / scale**2).sum())
+        power = self.products / rows / np.outer(scale, scale)
+        # The eigenvalue of power**64 is at most the largest sum of a row; powers are scaled to stay in range.
+        found, exponent = 0.0, 1.0
+        for _ in range(6):
+            size = float(np.abs(power).sum(axis=1).max())
+            if size == 0:
+                return 0.0
+            found += math.log(size) * exponent
+            power = np.einsum("ij,jk->ik", power / size, power / size)
+            exponent /= 2
+        return math.exp(found + math.log(float(np.abs(power).sum(axis=1).max())) * exponent)
+
+
+def measure(columns: Floats) -> Moments:
+    """Return the moments of ``columns``, shape (features, rows)."""
+    features, rows = columns.shape
+    means = np.add.reduce(columns, axis=1) / max(rows, 1)
+    centred = columns - means[:, None]
+    if features > MOST_PAIRED:
+        return Moments(rows=rows, means=means, products=np.einsum("ij,ij->i", centred, centred))
+    products = np.zeros((features, features))
+    for at in range(features):
+        products[at, at:] = products[at:, at] = weighted_sums(centred[at:], centred[at])
+    return Moments(rows=rows, means=means, products=products)
+
+
+def merge_moments(one: Moments, other: Moments) -> Moments:
+    """Return the moments of the rows of both (Chan, Golub and LeVeque 1979, equation 2.1)."""
+    rows = one.rows + other.rows
+    if not one.rows or not other.rows:
+        return one if one.rows else other
+    apart = other.means - one.means
+    squares = apart * apart if one.products.ndim == 1 else np.outer(apart, apart)
+    return Moments(
+        rows=rows,
+        means=one.means + apart * (other.rows / rows),
+        products=one.products + other.products + squares * (one.rows * (other.rows / rows)),
+    )
+
+
+# -- gradients --------------------------------------------------------------------------------------
+
+
+def weighted_sums(matrix: Floats, weights: Floats) -> Floats:
+    """Return ``matrix @ weights`` for rows as long as ``weights``: LANES sums side by side, then those of the lanes."""
+    whole = len(weights) - len(weights) % LANES
+    total: Floats = np.einsum("ij,j->i", matrix[:, whole:], weights[whole:])
+    if whole:
+        blocks = matrix[:, :whole].reshape(len(matrix), -1, LANES)
+        lanes = np.einsum("ijk,jk->ik", blocks, weights[:whole].reshape(-1, LANES))
+        total += np.add.reduce(lanes, axis=1)
+    return total
+
+
+def exponential(exponents: Floats) -> Floats:
+    """Return e to the power of each; the result may be read only."""
+    found: Floats = pc.exp(pa.array(exponents.reshape(-1))).to_numpy()
+    return found.reshape(exponents.shape)
+
+
+def log_total(factors: Floats, most: float) -> float:
+    """Return the sum of the natural logarithms of ``factors``, all between 1 and ``most``: logarithms of products."""
+    step = max(1, int(_LARGEST_POWER // math.log2(most)))
+    whole = len(factors) - len(factors) % step
+    total = math.log(np.multiply.reduce(factors[whole:]))
+    if whole:
+        products = np.multiply.reduce(factors[:whole].reshape(step, -1), axis=0)
+        total += math.fsum(map(math.log, products.tolist()))
+    return total
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Partial:
+    """What some rows add to a gradient: their number, their summed loss, and sums of the shape of the weights."""
+
+    rows: int
+    loss: float
+    sums: Floats
+
+    def __add__(self, other: Partial) -> Partial:
+        return Partial(rows=self.rows + other.rows, loss=self.loss + other.loss, sums=self.sums + other.sums)
+
+
+class Gradient:
+    """Finds losses and gradients of rows at one point; keeps its buffers from batch to batch.
+
+    ``weights`` are those of columns from which ``shift`` is subtracted and which are then divided by ``scale``.
+    """
+
+    def __init__(self, weights: Floats, shift: Floats, scale: Floats) -> None:
+        self._shift = shift
+        self._units = np.concatenate([[1.0], scale])
+        self._slopes = weights / self._units
+        sets, width = weights.shape
+        self._block_rows = max(1, BLOCK_VALUES // (width + 3 * sets + 3))
+        self._matrix = np.ones((width, 0))
+
+    def of(self, columns: Sequence[Column], targets: Column, chosen: Ints | None = None) -> Partial:
+        """Return what rows add to the gradient: all of them, or those with the numbers ``chosen``.
+
+        ``targets`` are numbers of classes; with one set of weights true (or 1) for the second class.
+        """
+        rows = len(targets) if chosen is None else len(chosen)
+        block_rows = min(self._block_rows, rows)
+        if self._matrix.shape[1] < block_rows:
+            self._matrix = np.ones((len(self._units), block_rows))
+        found = Partial(rows=0, loss=0.0, sums=np.zeros_like(self._slopes))
+        for start in range(0, rows, max(block_rows, 1)):
+            stop = min(start + block_rows, rows)
+            part: Any = slice(start, stop) if chosen is None else chosen[start:stop]
+            matrix = self._matrix[:, : stop - start]
+            for row, column, shift in zip(matrix[1:], columns, self._shift, strict=True):
+                np.subtract(column[part], shift, out=row)
+            add = self._logistic if len(self._slopes) == 1 else self._softmax
+            loss, sums = add(matrix, targets[part])
+            found += Partial(rows=stop - start, loss=loss, sums=sums)
+        return Partial(rows=found.rows, loss=found.loss, sums=found.sums / self._units)
+
+    def _logistic(self, matrix: Floats, targets: Column) -> tuple[float, Floats]:
+        sign = np.multiply(targets, -2.0)
+        sign += 1.0
+        wrong = np.einsum("ij,i->j", matrix, self._slopes[0])
+        wrong *= sign  # how far each row lies on the wrong side: its loss is log(1 + exp(wrong))
+        decay = np.abs(wrong)
+        loss = (float(np.add.reduce(wrong)) + float(np.add.reduce(decay))) / 2
+        decay = exponential(np.negative(decay, out=decay))  # at most 1: nothing overflows
+        whole = decay + 1.0
+        loss += log_total(whole, 2.0)
+        share = np.maximum(decay, wrong > 0)
+        share /= whole
+        share *= sign
+        return loss, weighted_sums(matrix, share)[None]
+
+    def _softmax(self, matrix: Floats, targets: Column) -> tuple[float, Floats]:
+        scores = np.empty((len(self._slopes), matrix.shape[1]))
+        for row, slopes in zip(scores, self._slopes, strict=True):
+            np.einsum("ij,i->j", matrix, slopes, out=row)
+        scores -= scores.max(axis=0)
+        own = (targets.astype(np.intp), np.arange(len(targets)))
+        loss = -float(np.add.reduce(scores[own]))
+        shares = exponential(scores)
+        whole = np.add.reduce(shares, axis=0)
+        loss += log_total(whole, float(len(scores)))
+        np.divide(shares, whole, out=scores)
+        scores[own] -= 1.0
+        return loss, np.stack([weighted_sums(matrix, row) for row in scores])
+
+
+# -- steps ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Iterate:
+    """Where a descent stands after ``iteration`` steps.
+
+    Args:
+        weights: the result so far.
+        ahead: where the next gradient is taken; past the weights when there is momentum.
+        age: the sequence t of Nesterov's method, 1 at the beginning and after a restart.
+        losses: mean loss of a row and penalty, at each point where a gradient was taken.
+        slope: the largest part of the last gradient.
+    """
+
+    iteration: int
+    weights: Floats
+    ahead: Floats
+    age: float
+    losses: Floats
+    slope: float
+
+    @classmethod
+    def start(cls, sets: int, features: int) -> Iterate:
+        """Return weights of zero."""
+        weights = np.zeros((sets, 1 + features))
+        return cls(iteration=0, weights=weights, ahead=weights, age=1.0, losses=np.zeros(0), slope=math.inf)
+
+    def step(self, found: Partial, *, rate: float, l2: float, momentum: float | None) -> Iterate:
+        """Go ``rate`` down the gradient of the mean loss plus ``l2`` / 2 times the squares of all weights but intercepts.
+
+        A ``momentum`` of None grows as in Nesterov's method and begins anew when the step goes uphill (Beck and
+        Teboulle 2009, section 4; O'Donoghue and Candes 2015, section 3.2, the gradient scheme).
+        """
+        penalised = self.ahead.copy()
+        penalised[:, 0] = 0.0
+        rows = max(found.rows, 1)
+        gradient = found.sums / rows + l2 * penalised
+        weights = self.ahead - rate * gradient
+        move = weights - self.weights
+        age = 1.0
+        if momentum is None:
+            if float(np.add.reduce((gradient * move).reshape(-1))) <= 0:
+                age = (1.0 + math.sqrt(1.0 + 4.0 * self.age * self.age)) / 2.0
+            momentum = (self.age - 1.0) / age if age > 1.0 else 0.0
+        loss = found.loss / rows + l2 / 2 * float(np.add.reduce((penalised * penalised).reshape(-1)))
+        return Iterate(
+            iteration=self.iteration + 1,
+            weights=weights,
+            ahead=weights + momentum * move,
+            age=age,
+            losses=np.append(self.losses, loss),
+            slope=float(np.abs(gradient).max()),
+        )
+
+
+def safe_rate(moments: Moments, scale: Floats, sets: int, l2: float) -> float:
+    """Return a rate with which every step over all rows goes down: 1 over a bound on the curvature of the loss.
+
+    That is a quarter of the largest eigenvalue of the columns' covariance for two classes, half of it for more (Bohning
+    1992), with 1 for the column of the intercept.
+    """
+    curvature = (0.25 if sets == 1 else 0.5) * max(1.0, moments.largest_eigenvalue(scale))
+    return 1.0 / (curvature + l2)
+
+
+def choose_rows(first: int, rows: int, *, parts: int, part: int, epoch: int, seed: int) -> Ints:
+    """Return which of the rows ``first``, ``first + 1``, ... are in ``part`` of ``parts``, as numbers from 0.
+
+    In each epoch a hash puts every row into one part, whatever the rows before it hold (SplitMix64's mixing).
+    """
+    key = (seed * 0x9E3779B97F4A7C15 + epoch * 0xD1B54A32D192ED03) % 2**64
+    hashes = np.arange(first, first + rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
+    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    places = ((hashes >> np.uint64(32)) * np.uint64(parts)) >> np.uint64(32)
+    return np.flatnonzero(places == np.uint64(part)).astype(np.int64)
