@@ -79,9 +79,9 @@ class StageReport:
     """What one stage did, in totals of the accepted attempts; the bytes are those of ``AttemptRow``.
 
     ``begin`` and ``end`` are seconds since the epoch, between which its tasks ran.  ``shuffle_bytes`` are those that the maps
-    wrote.  ``planned_bytes`` are those of the splits, ``run_bytes`` and ``part_bytes`` the sizes of runs and parts as the tasks
-    told them: what the measured bytes should be.  ``attempts`` has a row for every attempt, also of those that came to
-    nothing.
+    wrote.  ``planned_bytes`` are those of the splits, ``run_bytes`` of the runs' indexes, and ``part_bytes`` of the part
+    files as the filesystem lists them: what the measured bytes should be.  ``attempts`` has a row for every attempt, also of
+    those that came to nothing.
     """
 
     stage: str

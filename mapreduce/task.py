@@ -67,7 +67,6 @@ class Written:
 
     part: int
     url: str
-    bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,6 @@ class Mapped:
     """Sorted runs on the worker's local disk."""
 
     runs: tuple[Run, ...]
-    bytes: int
 
 
 @dataclass(kw_only=True)
@@ -138,7 +136,7 @@ class StageProgram:
                 groups.flush()
             runs = buffer.finish()
         task.meter.records_out += sum(sum(run.rows) for run in runs)
-        return Mapped(runs=tuple(runs), bytes=sum(sum(run.bytes) for run in runs))
+        return Mapped(runs=tuple(runs))
 
     def _map_rows(self, payload: MapWork, available: dict[str, Any], guard: Guard, read: Tally) -> Any:
         if self.stage.is_batch:
@@ -288,14 +286,14 @@ class StageProgram:
             else:
                 for chunk in _chunks(rows, 5_000):
                     sink.write_records(chunk)
-            count, size = sink.close()
+            count, _ = sink.close()
         except BaseException:
             sink.abort()
             raise
         task.meter.records_out += count
         if output.stored:
             task.meter.store_physical_bytes += sink.physical_bytes()
-        return Written(part=part, url=url, bytes=size)
+        return Written(part=part, url=url)
 
     def is_stored(self, number: int) -> bool:
         """True if input ``number`` is an intermediate in the store."""
