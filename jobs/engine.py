@@ -148,9 +148,7 @@ class _Run:
     def __init__(self, *, begun: Begun, options: Options, start: Start, report: Report | None) -> None:
         self.begun, self.options, self.start, self.report = begun, options, start, report
         self.session: Session | None = None
-        self.lowering = Lowering(
-            options=options, job_name=begun.job.name, values=self._values, keep=begun.job.is_generator
-        )
+        self.lowering = Lowering(options=options, job_name=begun.job.name, values=self._values)
         self.graphs: list[RanGraph] = []
         self.became: Mapping[Node, Node] = {}
         self.origins: dict[Node, Node] = {}
@@ -161,7 +159,7 @@ class _Run:
     def run(self, output: str | None) -> GraphResult:
         rows: tuple[TaskRow, ...] = ()
         try:
-            final = drive(self.begun, lambda wanted: self._made(wanted).rows())
+            final = drive(self.begun, self._round)
             records = None
             if output is None:
                 records = self._made(final).rows()
@@ -193,6 +191,11 @@ class _Run:
             settled = True
         finally:
             owed.close(settled=settled)
+
+    def _round(self, wanted: Dataset) -> list[Any]:
+        """Compute what a job looks at before it goes on; what this makes may be needed again."""
+        self.lowering.keep = True
+        return self._made(wanted).rows()
 
     def _made(self, wanted: Dataset) -> Made:
         """Compute a dataset now and return it with its values."""

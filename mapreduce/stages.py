@@ -240,11 +240,6 @@ class Job:
         return tuple(p.name for p in inspect.signature(self.function).parameters.values() if p.kind in kinds)
 
     @property
-    def is_generator(self) -> bool:
-        """True for a job that looks at results while it goes on."""
-        return inspect.isgeneratorfunction(self.function)
-
-    @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The job's keyword-only parameters."""
         signature = inspect.signature(self.function, eval_str=True)
