@@ -65,18 +65,17 @@ def sink_flattens(graph: Graph) -> Rewritten:
         if not isinstance(op, Map | Combine | Write):
             return node
         own = [at for at, take in enumerate(takes_of(node)) if take == "own"]
-        if not set(own) & set(behind):
+        flats = [node.inputs[at] for at in own if at in behind]
+        if not flats:
             return node  # it takes the flattened partitions whole
-        flat = node.inputs[own[0]]
-        assert isinstance(flat, Node)
         cuts = {tuple(cut(node.inputs[at])) for at in own}
         if any(at not in behind for at in own) or len(cuts) > 1:
             refused.append(
-                f"{node.name} stays behind {flat.name}: not all of its inputs are flattened in the same way"
+                f"{node.name} stays behind {_name(flats[0])}: not all of its inputs are flattened in the same way"
             )
             return node
         if any(kept(node.inputs[at]) for at in own):
-            refused.append(f"{node.name} stays behind {flat.name}: that is kept")
+            refused.append(f"{node.name} stays behind {_name(flats[0])}: that is kept")
             return node
         return sink(node, op, own, list(cuts.pop()))
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from dag.expand import expand
+from dag.expand import expand, expand_with_origins
 from dag.graph import Graph, Node, Part
 from dag.logical import Combine, Flatten, Group, Map, Read, Write, count_partitions
 from dag.rewrite import (
     Rewritten,
     fuse,
+    fused_operations,
     lift_combiners,
     optimise,
     reduce_in_trees,
@@ -255,3 +256,356 @@ def test_a_rewrite_changes_no_value_adds_no_task_and_changes_nothing_twice(name:
     for node, now in done.became.items():
         if now in done.graph.nodes:
             assert values_of(expand(Graph((now,)))) == model(Graph((node,)))
+
+
+def node(name: str, op: Any, *inputs: Node, keep: bool = False, size_bytes: int = 0) -> Node:
+    return Node(name=name, op=op, inputs=inputs, keep=keep, size_bytes=size_bytes)
+
+
+def reading(name: str, parts: int = 3, **more: Any) -> Node:
+    rows = tuple([(at * 7 + row, row - at) for row in range(4)] for at in range(parts))
+    return node(name, Read(function=read, parts=rows, together=chain), **more)
+
+
+def do(name: str, *inputs: Node, function: Any = double, **more: Any) -> Node:
+    return node(name, Map(function=function if len(inputs) == 1 else beside, **more), *inputs)
+
+
+def flatten(name: str, *inputs: Node) -> Node:
+    return node(name, Flatten(), *inputs)
+
+
+def group(name: str, *inputs: Node, partitions: int = 4, partitioning: Any = None) -> Node:
+    return node(name, group_op(partitions, partitioning), *inputs)
+
+
+def combine(name: str, given: Node, exact: bool = True) -> Node:
+    return node(name, Combine(function=sums, exact=exact), given)
+
+
+def write(name: str, given: Node) -> Node:
+    return node(name, Write(function=numbered), given)
+
+
+# Four pipelines in the shape of those that FlumeJava's authors report (PLDI 2010, table 1 and figure 5).
+
+
+def ads_logs() -> Graph:
+    """Four kinds of logs, cleaned, brought together and counted."""
+    clean = [do(f"clean{at}", do(f"parse{at}", reading(f"log{at}"))) for at in range(4)]
+    counted = combine("count", group("by_ad", do("extract", flatten("all", *clean), function=rekey)))
+    return Graph((write("out", do("format", do("rate", counted))),))
+
+
+def index_stats() -> Graph:
+    """Two statistics of one index, whose results are grouped once more."""
+    parsed = do("valid", do("parse", reading("index")))
+    terms = do(
+        "name_terms", do("scale", combine("terms", group("by_term", do("tokens", parsed, function=rekey))))
+    )
+    sizes = do("name_sizes", combine("sizes", group("by_size", do("lengths", parsed))))
+    both = do("tag", flatten("both", terms, sizes), function=rekey)
+    return Graph((write("out", do("format", combine("totals", group("by_name", both, partitions=2)))),))
+
+
+def build_logs() -> Graph:
+    """Two statistics of one log, each an output of its own."""
+    parsed = do("parse", reading("log"))
+    errors = combine("errors", group("by_error", do("failures", parsed, function=rekey)))
+    times = combine("times", group("by_target", do("durations", parsed)))
+    return Graph((write("errors.out", errors), write("times.out", times)))
+
+
+def site_data() -> Graph:
+    """The best score and the best address of each site, joined with what is known of its documents."""
+    pages = reading("pages")
+    scores = flatten("scores", do("page_scores", pages, function=rekey), do("link_scores", reading("links")))
+    best = do("site_scores", combine("best_score", group("by_host", scores)))
+    chosen = do("best_url", group("by_site", do("addresses", do("page_info", pages))))
+    tagged = [
+        do("tag_scores", best),
+        do("tag_urls", chosen),
+        do("traits", reading("documents"), function=rekey),
+    ]
+    return Graph((write("out", do("site_data", group("join", flatten("tagged", *tagged)))),))
+
+
+@pytest.mark.parametrize(
+    ("plan", "operations", "left"),
+    [(ads_logs, 14, 1), (index_stats, 16, 2), (build_logs, 7, 1), (site_data, 16, 2)],
+)
+def test_flumejava_plans_shrink_to_the_published_numbers_of_operations(
+    plan: Callable[[], Graph], operations: int, left: int
+) -> None:
+    graph = plan()
+    assert fused_operations(graph) == operations
+    done = optimise(graph)
+    assert fused_operations(done.graph) == left
+    assert values_of(expand(done.graph)) == model(graph)
+    assert len(expand(done.graph)) < len(expand(graph)) / 2
+
+
+def test_a_word_count_is_one_task_per_split_and_one_per_partition() -> None:
+    counted = combine("count", group("by_word", do("words", reading("text", 5)), partitions=2))
+    done = optimise(Graph((write("out", counted),)), workers=2)
+    assert [(each.name, each.op.kind) for each in done.graph.nodes] == [
+        ("words", "read+map+combine+split"),
+        ("out", "merge+combine+write"),
+    ]
+    assert len(expand(done.graph)) == 5 + 2
+    assert done.refused == ()
+    assert done.applied == (
+        "count folds each partition in front of by_word too, so that less is moved",
+        "text, words and by_word.split run in one task per partition: 5 tasks instead of 15",
+        "by_word, count and out run in one task per partition: 2 tasks instead of 6",
+    )
+
+
+def test_equal_operators_over_equal_inputs_are_computed_once() -> None:
+    parts = ([(1, 1)], [(2, 2)])
+    reads = [node(name, Read(function=read, parts=parts, key="file")) for name in ("r1", "r2")]
+    maps = [node(f"m{at}", Map(function=double, key=("double", at < 2)), reads[at % 2]) for at in range(3)]
+    done = share(Graph((group("g", *maps),)))
+    assert done.applied == (
+        "r2 is the same as r1: it is computed once",
+        "m1 is the same as m0: it is computed once",
+    )
+    assert [each.name for each in done.graph.nodes] == ["r1", "m0", "m2", "g"]
+    assert done.became[maps[1]] is done.became[maps[0]]
+
+
+def test_what_is_kept_once_is_kept_when_shared() -> None:
+    source = reading("r")
+    once, again = node("once", DOUBLE, source), node("again", DOUBLE, source, keep=True)
+    done = share(Graph((group("g", once, again),)))
+    assert [(each.name, each.keep) for each in done.graph.nodes] == [
+        ("r", False),
+        ("once", True),
+        ("g", False),
+    ]
+
+
+def test_partial_sums_are_made_in_front_of_the_split_only_where_that_changes_no_byte() -> None:
+    def refusal(graph: Graph) -> str:
+        done = lift_combiners(graph)
+        assert done.applied == ()
+        return done.refused[0]
+
+    grouped = group("g", reading("r"))
+    assert "not exact" in refusal(Graph((combine("c", grouped, exact=False),)))
+    assert "others need" in refusal(Graph((combine("c", grouped), do("m", grouped))))
+    two = Group(partitions=2, splits=(split_by(2), split_by(2)), merge=merge)
+    assert "different kinds" in refusal(Graph((combine("c", node("j", two, reading("a"), reading("b"))),)))
+    placed = do("m", group("h", reading("r"), partitioning="p"), keeps_partitioning=True)
+    in_place = skip_shuffles(Graph((combine("c", group("g", placed, partitioning="p")),))).graph
+    assert "nothing moves" in refusal(in_place)
+
+
+def test_a_lifted_combiner_leaves_one_row_per_key_and_split_to_move() -> None:
+    rows = tuple([(row % 2, 1) for row in range(50)] for _ in range(3))
+    graph = Graph((combine("c", group("g", node("r", Read(function=read, parts=rows)), partitions=2)),))
+
+    def moved_rows(graph: Graph) -> int:
+        tasks = expand(graph)
+        splits = Graph(tuple(task for task in tasks.nodes if task.op.kind == "split"))
+        return sum(len(piece) for pieces in values_of(splits) for piece in pieces)
+
+    assert (moved_rows(graph), moved_rows(lift_combiners(graph).graph)) == (150, 6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 27, 30])
+@pytest.mark.parametrize("fan_in", [2, 3, 8])
+def test_a_tree_of_tasks_folds_floats_as_the_plan_says_bit_for_bit(count: int, fan_in: int) -> None:
+    parts = tuple(0.1 * 3**at for at in range(count))
+    source = node("r", Read(function=lambda part: part, parts=parts))
+    graph = Graph((node("sum", Map(function=sum, whole=(0,), associative=True, fan_in=fan_in), source),))
+    done = reduce_in_trees(graph)
+    before, after = expand(graph), expand(done.graph)
+    assert values_of(before) == values_of(after)
+    assert max(len(task.inputs) for task in after.nodes) <= fan_in
+    assert bool(done.applied) == (count > fan_in)
+    more = 0
+    while count > fan_in:
+        count = -(-count // fan_in)
+        more += count
+    assert len(after) - len(before) == more
+
+
+def test_a_fold_that_is_not_associative_stays_one_task() -> None:
+    graph = Graph((node("last", LAST, reading("r", 20)),))
+    done = reduce_in_trees(graph)
+    assert done.graph.nodes == graph.nodes
+    assert done.refused == ("last takes 20 partitions at once: its function is not said to be associative",)
+
+
+def placed_join(partitions: int = 4, partitioning: Any = "mod", keeps: bool = True) -> Graph:
+    links = group("links", reading("edges", 6), partitions=partitions, partitioning=partitioning)
+    parsed = do("parsed", links, keeps_partitioning=keeps)
+    return Graph((group("join", parsed, reading("ranks", 3), partitioning="mod"),))
+
+
+def test_a_join_moves_only_the_side_that_is_not_in_place() -> None:
+    graph = placed_join()
+    done = skip_shuffles(graph)
+    assert done.applied == (
+        "join finds the rows of parsed in place (links put them there): 4 splits and 16 pieces less",
+    )
+    before, after = expand(graph), expand(done.graph)
+    assert values_of(after) == values_of(before) == model(graph)
+    splits = [
+        [task.name for task in each.nodes if task.name.startswith("join.split")] for each in (before, after)
+    ]
+    assert [len(each) for each in splits] == [7, 3]
+    assert after["join[2]"].inputs[0] is after["parsed[2]"]
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        (placed_join(partitions=3), "join shuffles parsed: it has 3 partitions, not 4"),
+        (
+            placed_join(partitioning="other"),
+            "join shuffles parsed: links placed its rows by another partitioning",
+        ),
+        (placed_join(keeps=False), "join shuffles parsed: parsed may have moved the rows that links placed"),
+    ],
+    ids=["number of partitions", "partitioning", "a map between"],
+)
+def test_rows_that_may_be_elsewhere_are_shuffled(graph: Graph, reason: str) -> None:
+    done = skip_shuffles(graph)
+    assert (done.applied, done.refused) == ((), (reason,))
+    assert done.graph.nodes == graph.nodes
+
+
+def test_a_placed_partition_can_be_made_a_piece_without_its_split() -> None:
+    tagged = Group(
+        partitions=2, splits=(split_by(2),), merge=merge, partitioning="mod",
+        as_piece=lambda value, *, index: [(key, number + 100) for key, number in value],
+    )  # fmt: skip
+    placed = group("g", reading("r"), partitions=2, partitioning="mod")
+    done = skip_shuffles(Graph((node("again", tagged, placed),)))
+    wanted = [[(key, number + 100) for key, number in value] for value in model(Graph((placed,)))]
+    assert values_of(expand(done.graph)) == wanted
+    assert values_of(expand(fuse(done.graph).graph)) == wanted
+
+
+def test_tiny_parts_are_read_together_down_to_a_few_per_worker() -> None:
+    source = reading("r", 100, size_bytes=1000)
+    graph = Graph((write("out", group("g", node("m", DOUBLE, source))),))
+    done = size_partitions(graph, workers=2)
+    assert done.applied == ("r reads 100 parts in 8 tasks, for 2 workers",)
+    assert values_of(expand(done.graph)) == model(graph)
+    assert len(expand(done.graph)) == len(expand(graph)) - 3 * 92
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda r: do("m", r, rowwise=False), "m works on partitions, not on rows"),
+        (lambda r: node("m", WITH_ALL, r, r), "m works on partitions, not on rows"),
+        (lambda r: node("m", REVERSE, r), "m works on partitions, not on rows"),
+        (lambda r: node("g", group_op(2, exact=False), r), "g is not exact"),
+        (lambda r: flatten("f", r), "f flattens"),
+        (lambda r: node("m", DOUBLE, r, keep=True), "m is kept for graphs that may need its partitions"),
+    ],
+)
+def test_partitions_stay_where_someone_would_see_that_they_were_joined(
+    change: Callable[[Node], Node], reason: str
+) -> None:
+    graph = Graph((group("end", change(reading("r", 100, size_bytes=1000))),))
+    done = size_partitions(graph, workers=2)
+    assert (done.applied, done.refused) == ((), (f"r keeps its 100 partitions: {reason}",))
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (reading("r", 100), "their size is not known"),
+        (reading("r", 100, size_bytes=1 << 30), "they have 10737418 bytes on average, 4194304 are worth a task"),
+        (node("r", Read(function=read, parts=((),) * 100), size_bytes=1), "nothing says how to read several parts together"),
+    ],
+)  # fmt: skip
+def test_parts_that_are_large_or_not_known_to_be_small_stay_apart(source: Node, reason: str) -> None:
+    done = size_partitions(Graph((group("g", source),)), workers=2)
+    assert (done.applied, done.refused) == ((), (f"r keeps its 100 partitions: {reason}",))
+
+
+def test_fusion_says_why_a_value_stays_between_tasks() -> None:
+    source = reading("r")
+    points = do("points", source)
+    kept = node("kept", DOUBLE, points, keep=True)
+    weights = node("weights", TOTAL, kept)
+    step = node("step", WITH_ALL, kept, weights)
+    done = fuse(Graph((step, do("report", weights))))
+    assert done.applied == ("r, points and kept run in one task per partition: 3 tasks instead of 9",)
+    assert done.refused == (
+        "kept is not fused with weights and step: weights needs all of its partitions",
+        "weights is not fused with step and report: step needs all of its partitions",
+    )
+    assert [each.keep for each in done.graph.nodes if each.name == "kept"] == [True]
+
+
+def test_what_needs_a_value_of_all_partitions_first_is_not_fused_into_a_circle() -> None:
+    source = reading("r")
+    left = do("left", source)
+    graph = Graph((node("right", WITH_ALL, source, node("total", TOTAL, left)),))
+    done = fuse(graph)
+    assert (
+        done.refused[0]
+        == "r is not fused with left and right: others between them need all of its partitions first"
+    )
+    assert values_of(expand(done.graph)) == model(graph)
+
+
+def test_with_fewer_partitions_than_workers_what_can_run_side_by_side_does() -> None:
+    source = reading("r", 2)
+    graph = Graph((group("g", do("left", source)), group("h", do("right", source))))
+    assert len(expand(fuse(graph, workers=2).graph)) == 2 + 8
+    apart = fuse(graph, workers=3)
+    assert "they can run side by side, and 2 partitions are fewer than 3 workers" in apart.refused[0]
+    assert len(expand(apart.graph)) == 2 + 4 + 8
+
+
+def test_a_loop_reads_and_parses_once_for_all_rounds() -> None:
+    calls: Counter[str] = Counter()
+
+    def counted(part: Any) -> Pairs:
+        calls["read"] += 1
+        return list(part)
+
+    source = node("r", Read(function=counted, parts=([(0, 1)], [(1, 2)], [(2, 3)])))
+    points = node("points", DOUBLE, source, keep=True)
+    links = node("links", group_op(3, "mod"), points, keep=True)
+    result: Node = reading("start", 3)
+    became: Any = {}
+    origins: Any = {}
+    held: dict[Node, Any] = {}
+    for number in range(4):
+        joined = node(f"join{number}", group_op(3, "mod"), links, result)
+        result = node(f"result{number}", SUMS, joined, keep=True)
+        more = [node("other", REKEY, source)] if number == 2 else []  # needs what was fused away
+        graph = Graph((result, *more))
+        done = optimise(graph, earlier=became)
+        became = done.became
+        tasks, origins = expand_with_origins(done.graph, origins)
+        values, held = run_again(tasks, held)
+        assert values == model(graph)
+        assert calls["read"] == (3 if number < 2 else 6)
+        if number:
+            assert "links is in memory: it is not read or computed again" in done.applied
+            assert any(f"join{number} finds the rows of links in place" in each for each in done.applied)
+
+
+def run_again(tasks: Graph, held: dict[Node, Any]) -> tuple[list[Any], dict[Node, Any]]:
+    """Return the outputs, computing what is not held, and what is kept."""
+    made = dict(held)
+
+    def value(task: Node) -> Any:
+        if task not in made:
+            given = [value(e.node)[e.index] if isinstance(e, Part) else value(e) for e in task.inputs]
+            assert task.op.function is not None
+            made[task] = task.op.function(*given)
+        return made[task]
+
+    outputs = [value(task) for task in tasks.outputs]
+    return outputs, {task: made[task] for task in tasks.nodes if task.keep and task in made}
