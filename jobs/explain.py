@@ -72,7 +72,7 @@ def explain(
     """
     datasets = [Dataset(source=source) for source in sources]
     built = job.build(datasets, parameters)
-    final = _first_dataset(built)
+    final = first_dataset(built)
     notes = []
     if final is not built:
         notes.append("the job is a generator: this is its plan up to the first yield")
@@ -93,8 +93,10 @@ def explain(
         scale = 0.0
         for given in step.inputs:
             if given.source is not None:
-                count, size = _splits(given, options)
-                tried = _splits(replace(given, sample_ranges=given.sample_ranges or TRIAL_RANGES), options)[1]
+                count, size = splits_of(given, options)
+                tried = splits_of(replace(given, sample_ranges=given.sample_ranges or TRIAL_RANGES), options)[
+                    1
+                ]
                 maps, bytes_in, scale = maps + count, bytes_in + size, max(scale, size / max(tried, 1))
             else:
                 before = given.computation
@@ -124,7 +126,7 @@ def explain(
         inputs=tuple(
             ExplainedInput(name=name, what=given.describe(), splits=count, bytes=size)
             for name, given in zip(job.input_names, datasets, strict=True)
-            for count, size in [_splits(given, options)]
+            for count, size in [splits_of(given, options)]
         ),
         stages=tuple(stages),
         store_bytes=sum(s.bytes_out or 0 for s in stages if s.to_store) if trial else None,
@@ -132,7 +134,8 @@ def explain(
     )
 
 
-def _first_dataset(built: Any) -> Dataset:
+def first_dataset(built: Any) -> Dataset:
+    """Return what a job returns, or the first dataset that it yields."""
     if inspect.isgenerator(built):
         try:
             built = next(built)
@@ -143,7 +146,7 @@ def _first_dataset(built: Any) -> Dataset:
     return built
 
 
-def _splits(given: Dataset, options: Options) -> tuple[int, int]:
+def splits_of(given: Dataset, options: Options) -> tuple[int, int]:
     """Return the number of splits of a dataset with a source, and their bytes."""
     assert given.source is not None
     source = given.source
@@ -158,13 +161,13 @@ def _try(
 ) -> tuple[tuple[StageReport, ...] | None, str]:
     """Run the plan up to the first yield on a sample; return what its stages did, or why they did not."""
     sampled = [replace(source, sample_ranges=TRIAL_RANGES) for source in sources]
-    size = sum(_splits(Dataset(source=source), options)[1] for source in sampled)
+    size = sum(splits_of(Dataset(source=source), options)[1] for source in sampled)
     if size > TRIAL_BYTES:
         return None, "the input is large and cannot be read in parts, so no sample was run"
 
     @functools.wraps(job.function)
     def first(*datasets: Dataset, **values: Any) -> Dataset:
-        return _first_dataset(job.function(*datasets, **values))
+        return first_dataset(job.function(*datasets, **values))
 
     tried = Job(function=first, name=f"explain-{job.name}", doc=job.doc)
     with tempfile.TemporaryDirectory(prefix="mrdag-explain-") as folder:

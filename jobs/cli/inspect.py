@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from jobs.explain import Explanation
+    from jobs.explain_graph import ExplainedGraph
     from mapreduce.stages import Job
 
 
@@ -43,6 +45,11 @@ def jobs() -> None:
     "--format", "input_format", type=click.Choice(["text", "csv", "jsonl", "parquet", "arrow", "raw"]),
     help="Of the input. [default: by file name]",
 )  # fmt: skip
+@click.option(
+    "--engine", type=click.Choice(["mapreduce", "dag"]), default="mapreduce", show_default=True,
+    help="Stages through the store, or one graph: rewrites, work, span, memory.",
+)  # fmt: skip
+@click.option("--svg", metavar="FILE", help="With --engine dag: draw the graph.")
 def explain(
     job: str,
     inputs: tuple[str, ...],
@@ -52,6 +59,8 @@ def explain(
     partitions: int | None,
     split_size: int,
     input_format: str | None,
+    engine: str,
+    svg: str | None,
 ) -> None:
     """Show the stages, splits and partitions of JOB on INPUT, and the bytes expected through the store.
 
@@ -75,7 +84,32 @@ def explain(
     ]
     settings: dict[str, Any] = {} if workers is None else {"workers": workers}
     options = mapreduce.Options(partitions=partitions, split_bytes=split_size, **settings)
+    if svg is not None and engine != "dag":
+        raise click.UsageError("--svg goes with --engine dag")
+    if engine == "dag":
+        from jobs.explain_graph import explain_graph
+
+        _print_graph(explain_graph(found, sources, values, options), svg)
+        return
     _print_explanation(explain_job(found, sources, values, options))
+
+
+def _print_graph(explained: ExplainedGraph, svg: str | None) -> None:
+    from dag.analysis import describe
+    from dag.draw import draw_svg, draw_text
+
+    click.echo(draw_text(explained.graph))
+    click.echo()
+    click.echo(describe(explained.analysis))
+    for title, lines in (("rewritten", explained.applied), ("not rewritten", explained.refused)):
+        click.echo(f"\n{title}:" if lines else f"\n{title}: nothing")
+        for line in lines:
+            click.echo(f"  {line}")
+    for note in explained.notes:
+        click.echo(f"\n{note}")
+    if svg is not None:
+        Path(svg).write_text(draw_svg(explained.graph), encoding="utf-8")
+        click.echo(f"\ndrawn: {svg}")
 
 
 @click.command()
