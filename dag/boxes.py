@@ -1,7 +1,8 @@
 """What a drawing of a graph shows: boxes for nodes or for families of tasks, and the edges between them.
 
-Above ``limit`` nodes, tasks of one family (``count[0]``, ``count[1]``, ...) become one box; where that would make a circle, the
-family is divided by depth.  If that is still too much, the middle of the order becomes one box.  No geometry here.
+Above ``limit`` nodes or four times as many edges, tasks of one family (``count[0]``, ``count[1]``, ...) become one box; where that
+would make a circle, the family is divided by depth.  If that is still too much, the middle of the order becomes one box.  No
+geometry here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from .analysis import critical_path, edge_bytes
 from .errors import BadGraph
 from .graph import Graph, Node, Part
 from .logical import Fused, partitions_of
+
+EDGES_PER_BOX = 4  # with more of them, nobody can follow one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +113,8 @@ def family_of(name: str) -> str:
 def _families(graph: Graph, limit: int) -> list[tuple[Node, ...]]:
     if limit < 3:
         raise BadGraph(f"a drawing needs a limit of 3 boxes or more, got {limit}")
-    if len(graph) <= limit:
+    edges = sum(len(users) for users in graph.consumers.values())
+    if len(graph) <= limit and edges <= EDGES_PER_BOX * limit:
         return [(node,) for node in graph.nodes]
     keys: dict[Node, Hashable] = {node: family_of(node.name) for node in graph.nodes}
     circular = _in_circles(graph, keys)

@@ -58,9 +58,9 @@ STYLE = """
 def draw_svg(graph: Graph, *, title: str = "", limit: int = 300, on_disk: Collection[str] = ()) -> str:
     """Return a picture of ``graph`` as the text of an SVG file, data flowing down.
 
-    The critical path is bold if any node says how long it takes.  Above ``limit`` nodes, tasks of one name become one box.
-    The values of nodes (or families of tasks) named ``on_disk`` go through a disk: their edges are dashed, like those from
-    the store to what reads it.
+    The critical path is bold if any node says how long it takes.  Above ``limit`` nodes (or four times as many edges), tasks of
+    one name become one box.  The values of nodes (or families of tasks) named ``on_disk`` go through a disk: their edges are
+    dashed, like those from the store to what reads it.
 
     Raises:
         BadGraph: ``limit`` is below 3.
@@ -170,7 +170,8 @@ def _labels(picture: Picture, layout: Layout, sizes: Sequence[tuple[float, float
         (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
         for (x, y), (width, height) in zip(layout.centres, sizes, strict=True)
     ]
-    crossed = _edges_by_tile(layout)
+    # Where families are so entangled, labels cannot keep off the edges, and looking would take long.
+    crossed = _edges_by_tile(layout) if len(layout.routes) <= 2000 else {}
     flows: dict[int, list[Edge]] = {}
     for edge in picture.edges:
         if edge.size_bytes:

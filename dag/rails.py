@@ -10,7 +10,8 @@ from .units import cells, show_bytes, show_seconds, visible
 
 
 def draw_text(graph: Graph, *, limit: int = 100, on_disk: Collection[str] = ()) -> str:
-    """Return a drawing for a terminal, inputs first; above ``limit`` nodes, tasks of one name share a line.
+    """Return a drawing for a terminal, inputs first; above ``limit`` nodes (or four times as many
+    edges), tasks of one name share a line.
 
     A dot is a node, a diamond an output; the rail under it is its value, down to the last line that takes it.  Values of
     nodes named ``on_disk`` are marked.

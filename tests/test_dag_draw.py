@@ -250,6 +250,13 @@ def test_tasks_of_one_family_share_a_box_when_there_are_too_many() -> None:
     assert draw_text(tasks).count("\n") == 5
 
 
+def test_an_all_to_all_shuffle_is_collapsed_for_the_number_of_its_edges() -> None:
+    splits = [Node(name=f"split[{at}]", op=NOTHING) for at in range(40)]
+    merges = [Node(name=f"merge[{to}]", op=NOTHING, inputs=tuple(splits)) for to in range(31)]
+    assert len(frames(draw_svg(Graph(tuple(merges[:30]))))) == 70
+    assert set(frames(draw_svg(Graph(tuple(merges))))) == {"split x 40", "merge x 31"}
+
+
 def test_a_drawing_is_collapsed_only_above_its_limit() -> None:
     tasks = expand(word_count())
     assert len(frames(draw_svg(tasks, limit=len(tasks)))) == len(tasks)
