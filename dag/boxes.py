@@ -1,7 +1,7 @@
 """What a drawing of a graph shows: boxes for nodes or for families of tasks, and the edges between them.
 
-Above ``limit`` nodes or four times as many edges, tasks of one family (``count[0]``, ``count[1]``, ...) become one box; where that
-would make a circle, the family is divided by depth.  If that is still too much, the middle of the order becomes one box.  No
+Above ``limit`` nodes (or four times as many edges), tasks of one family (``count[0]``, ``count[1]``, ...) become one box; where
+that would make a circle, the family is divided by depth.  If that is still too much, the middle of the order becomes one box.  No
 geometry here.
 """
 
