@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from dag.draw import draw_svg, draw_text
+from dag.graph import Graph, Node, Op
 from jobs.report.derive import model_stage
 from jobs.report.model import (
     PARTS,
@@ -61,7 +63,7 @@ def make_comparison(*, iterations: int = 10, maps: int = 4, runs: int = 5, seed:
             _mapreduce(chance, iterations, maps, runs, 3),
             _single(chance, runs),
         ),
-        drawing=_drawing(),
+        drawing=_drawing(maps),
         parallelism=Parallelism(
             work_s=2.9,
             span_s=0.81,
@@ -349,21 +351,40 @@ def _memory(chance: random.Random, wall_s: float, peak: int) -> tuple[Sample, ..
     )
 
 
-def _drawing() -> Drawing:
-    svg = (
-        '<svg viewBox="0 0 420 64" width="420" height="64" role="img">'
-        '<g fill="none" stroke="currentColor"><rect x="4" y="16" width="90" height="32" rx="6"/>'
-        '<rect x="164" y="16" width="90" height="32" rx="6"/><rect x="324" y="16" width="90" height="32" rx="6"/>'
-        '<path d="M94 32H164" stroke-dasharray="4 3"/><path d="M254 32H324" stroke-width="2.5"/></g>'
-        '<g fill="currentColor" font-size="12" text-anchor="middle"><text x="49" y="36">parse</text>'
-        '<text x="209" y="36">gradient</text><text x="369" y="36">step</text><text x="129" y="26">200 MB</text></g></svg>'
-    )
+def _drawing(maps: int) -> Drawing:
+    """Draw three rounds with the dag room's own pen."""
+    points = [
+        Node(
+            name=f"points[{i}]", op=Op(kind="read"), keep=True, work_s=0.7, size_bytes=INPUT * 2 // 5 // maps
+        )
+        for i in range(maps)
+    ]
+    weights = Node(name="weights", op=Op(kind="zeros"), size_bytes=WEIGHTS)
+    for round_ in range(3):
+        partials = [
+            Node(
+                name=f"gradient {round_ + 1}[{i}]",
+                op=Op(kind="map"),
+                inputs=(part, weights),
+                work_s=0.016,
+                size_bytes=WEIGHTS,
+            )
+            for i, part in enumerate(points)
+        ]
+        weights = Node(
+            name=f"step {round_ + 1}",
+            op=Op(kind="combine"),
+            inputs=(*partials, weights),
+            work_s=0.003,
+            size_bytes=WEIGHTS,
+        )
+    graph = Graph((weights,))
     return Drawing(
-        svg=svg,
-        text="parse ══> gradient ──> step",
+        svg=draw_svg(graph, limit=12, on_disk=["step 3"]),
+        text=draw_text(graph, limit=12),
         edges=(
-            Edge(source="points.csv", target="parse", size_bytes=INPUT, on_disk=True, critical=True),
-            Edge(source="parse", target="gradient", size_bytes=INPUT * 2 // 5, critical=True),
-            Edge(source="gradient", target="step", size_bytes=4 * WEIGHTS),
+            Edge(source="points.csv", target="points", size_bytes=INPUT, on_disk=True, critical=True),
+            Edge(source="points", target="gradient", size_bytes=INPUT * 2 // 5, critical=True),
+            Edge(source="gradient", target="step", size_bytes=maps * WEIGHTS),
         ),
     )

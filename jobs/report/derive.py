@@ -142,11 +142,15 @@ def through_files(run: Run) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Measured minus modelled bytes; ``share`` of the modelled ones, infinite where none were expected."""
+    """Measured minus modelled bytes; ``share`` of the modelled ones, infinite where none were expected.
+
+    ``kind`` is named where the sum is right and one kind has too much of what another lacks.
+    """
 
     extra_bytes: int
     share: float
     marked: bool
+    kind: str = ""
 
     @property
     def words(self) -> str:
@@ -154,6 +158,8 @@ class Difference:
         if not self.extra_bytes:
             return "exact"
         said = f"{self.extra_bytes:+,} byte{'' if abs(self.extra_bytes) == 1 else 's'}"
+        if self.kind:
+            said += f" of {self.kind}"
         if not self.marked:
             return said
         return f"{said} ({self.share:+.1%})" if math.isfinite(self.share) else f"{said} (none expected)"
@@ -162,25 +168,23 @@ class Difference:
 def difference(measured: StageBytes, modelled: StageBytes) -> Difference:
     """Compare by kind: what one kind has too much cannot hide what another lacks.
 
-    Marked if any kind differs by more than ``MARK_ABOVE`` of the whole stage.
+    Marked if the sum or any kind differs by more than ``MARK_ABOVE`` of the whole stage.
     """
-    pairs = [
-        (measured.input_bytes, modelled.input_bytes),
-        (measured.spill_bytes, modelled.spill_bytes),
-        (measured.intermediate_bytes, modelled.intermediate_bytes),
-        (measured.output_bytes, modelled.output_bytes),
-    ]
-    extra = measured.total - modelled.total
-    if not extra:  # too much here and too little there: name the largest
-        extra = max((found - wanted for found, wanted in pairs), key=abs)
-    largest = max(abs(extra), *(abs(found - wanted) for found, wanted in pairs))
+    kinds = {
+        "input": measured.input_bytes - modelled.input_bytes,
+        "spill": measured.spill_bytes - modelled.spill_bytes,
+        "intermediate": measured.intermediate_bytes - modelled.intermediate_bytes,
+        "output": measured.output_bytes - modelled.output_bytes,
+    }
+    extra, kind = sum(kinds.values()), ""
+    largest = max(kinds, key=lambda each: (abs(kinds[each]), kinds[each]))
+    if not extra and kinds[largest]:
+        extra, kind = kinds[largest], largest
     expected = modelled.total
+    worst = max(abs(extra), abs(kinds[largest]))
     share = extra / expected if expected else (math.copysign(math.inf, extra) if extra else 0.0)
-    return Difference(
-        extra_bytes=extra,
-        share=share,
-        marked=bool(largest) and (not expected or largest / expected > MARK_ABOVE),
-    )
+    marked = worst > MARK_ABOVE * expected if expected else worst > 0
+    return Difference(extra_bytes=extra, share=share, marked=marked, kind=kind)
 
 
 def model_stage(
