@@ -20,7 +20,7 @@ from jobs.lower import Lowering, metered
 from mapreduce import publish
 from mapreduce.driving import Begun, drive, recorded
 from mapreduce.errors import JobError
-from mapreduce.inputs import Source
+from mapreduce.inputs import Source, list_files
 from mapreduce.owed import Owed
 from mapreduce.planning import Made
 from mapreduce.runner import Options
@@ -148,7 +148,9 @@ class _Run:
     def __init__(self, *, begun: Begun, options: Options, start: Start, report: Report | None) -> None:
         self.begun, self.options, self.start, self.report = begun, options, start, report
         self.session: Session | None = None
-        self.lowering = Lowering(options=options, job_name=begun.job.name, values=self._values)
+        self.lowering = Lowering(
+            options=options, job_name=begun.job.name, values=self._values, sizes=_sizes(begun, options)
+        )
         self.graphs: list[RanGraph] = []
         self.became: Mapping[Node, Node] = {}
         self.origins: dict[Node, Node] = {}
@@ -252,3 +254,16 @@ class _Run:
                 op = replace(node.op, function=partial(metered, node.op.function))
                 self.tasks[node] = replace(node, op=op, inputs=inputs)
         return Graph(tuple(self.tasks[node] for node in tasks.outputs))
+
+
+def _sizes(begun: Begun, options: Options) -> Mapping[str, int]:
+    """Measure what operators make on a sample, if the input is so large that it decides whether the plan fits."""
+    from jobs.trial import try_graph
+
+    given = sum(file.bytes for source in begun.sources for file in list_files(source))
+    if given * 3 < max(options.workers, 1) * options.memory_bytes or any(
+        s.sample_ranges for s in begun.sources
+    ):
+        return {}
+    trial = try_graph(begun.job, begun.sources, begun.parameters, options)
+    return {} if isinstance(trial, str) else trial.size_bytes

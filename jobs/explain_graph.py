@@ -7,8 +7,6 @@ makes less than that says.  Of a job that is a generator only the graph up to it
 from __future__ import annotations
 
 import functools
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,11 +15,9 @@ from dag.analysis import Analysis, analyse
 from dag.expand import expand
 from dag.graph import Graph
 from dag.rewrite import optimise
-from jobs.engine import GraphResult, run
-from jobs.explain import TRIAL_BYTES, TRIAL_RANGES, first_dataset, splits_of
+from jobs.explain import first_dataset
 from jobs.lower import Lowering
-from mapreduce.errors import JobError
-from mapreduce.home import find_run
+from jobs.trial import try_graph
 from mapreduce.inputs import Source
 from mapreduce.runner import Options
 from mapreduce.stages import Dataset, Job
@@ -61,25 +57,16 @@ def explain_graph(
     rewritten = optimise(
         lowering.graph(final, None if final is not built else "output"), workers=max(options.workers, 1)
     )
-    graph, scale = rewritten.graph, 1.0
-    tried = _try(job, sources, parameters, options)
-    if isinstance(tried, str):
-        notes.append(f"times and sizes are unknown: {tried}")
+    graph = rewritten.graph
+    trial = try_graph(job, sources, parameters, options)
+    if isinstance(trial, str):
+        notes.append(f"times and sizes are unknown: {trial}")
     else:
-        result, tried_bytes = tried
-        whole = sum(splits_of(Dataset(source=source), options)[1] for source in sources)
-        scale = whole / max(tried_bytes, 1)
-        work: dict[str, float] = {}
-        size: dict[str, int] = {}
-        for row in result.rows:
-            name = row.stage.removesuffix(".split")
-            work[name] = work.get(name, 0.0) + (row.end - row.start) * scale
-            size[name] = size.get(name, 0) + int(row.bytes_out * scale)
-        graph = graph.measured(work_s=work, size_bytes=size)
+        graph = graph.measured(work_s=trial.work_s, size_bytes=trial.size_bytes)
     tasks = expand(graph)
     return ExplainedGraph(
         graph=graph, tasks=tasks, analysis=analyse(tasks, workers=max(options.workers, 1)),
-        applied=rewritten.applied, refused=rewritten.refused, measured=not isinstance(tried, str),
+        applied=rewritten.applied, refused=rewritten.refused, measured=not isinstance(trial, str),
         notes=tuple(notes),
     )  # fmt: skip
 
@@ -108,30 +95,3 @@ def _listed(tasks: Graph) -> Graph:
             node, inputs=inputs, op=replace(node.op, function=functools.partial(metered, node.op.function))
         )
     return Graph(tuple(made[node] for node in tasks.outputs))
-
-
-def _try(
-    job: Job, sources: Sequence[Source], parameters: Mapping[str, Any], options: Options
-) -> tuple[GraphResult, int] | str:
-    """Run the graph up to the first yield on a sample; return what its tasks took, or why it did not run."""
-    sampled = [replace(source, sample_ranges=TRIAL_RANGES) for source in sources]
-    size = sum(splits_of(Dataset(source=source), options)[1] for source in sampled)
-    if size > TRIAL_BYTES:
-        return "the input is large and cannot be read in parts, so no sample was run"
-
-    @functools.wraps(job.function)
-    def first(*datasets: Dataset, **values: Any) -> Dataset:
-        return first_dataset(job.function(*datasets, **values))
-
-    tried = Job(function=first, name=f"explain-{job.name}", doc=job.doc)
-    with tempfile.TemporaryDirectory(prefix="mrdag-explain-") as folder:
-        settings = replace(options, output_format="text", compression=None)
-        try:
-            result = run(
-                tried, *sampled, output=f"{folder}/output", parameters=parameters, options=settings,
-                scheduler="threads",
-            )  # fmt: skip
-        except JobError as error:
-            return f"a trial on a sample of the input failed: {error}"
-        shutil.rmtree(find_run(result.run))
-    return result, size

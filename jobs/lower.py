@@ -165,6 +165,7 @@ class Lowering:
 
     Args:
         options: how to run; what the other engine has too has the same meaning here.
+        sizes: bytes that operators make, by name, where they have been measured; else what they read.
         values: computes the dataset of a node now and returns its batches, for plans that depend on data (cut points).
         keep: have the session hold what stages make until it is told to forget it.
     """
@@ -173,6 +174,7 @@ class Lowering:
     job_name: str
     values: Callable[[Dataset], list[pa.RecordBatch]]
     keep: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)
     made: dict[object, Made] = field(default_factory=dict)
     nodes: dict[object, Node] = field(default_factory=dict)
     plans: list[StagePlan] = field(default_factory=list)
@@ -219,6 +221,8 @@ class Lowering:
         whole = tuple(range(1, 1 + len(side_nodes)))
         gil = stage.is_batch
         mapped: list[Node] = []
+        # Of a few short ranges a sample is no smaller.
+        sizes = {} if any(given.sample_ranges is not None for given in dataset.inputs) else self.sizes
         first = 0
         for number, given in enumerate(dataset.inputs):
             works = tuple(work for work in planned.maps if work.input == number)
@@ -239,7 +243,7 @@ class Lowering:
                         keeps_partitioning=function is None,
                     ),
                     inputs=(source, *side_nodes),
-                    size_bytes=source.size_bytes,
+                    size_bytes=0 if writes else sizes.get(f"{name}.map{suffix}", source.size_bytes),
                     keep=self.keep and planned.program.shuffle is None and not writes,
                 )
             )
@@ -264,7 +268,8 @@ class Lowering:
                 function=partial(write_reduced if writes else reduce_rows, in_memory, sides),
                 keeps_partitioning=stage.keeps_keys,
             ),
-            inputs=(group, *side_nodes), size_bytes=size, keep=self.keep and not writes,
+            inputs=(group, *side_nodes), keep=self.keep and not writes,
+            size_bytes=0 if writes else sizes.get(f"{name}.reduce", size),
         )  # fmt: skip
 
     def _flat(self, name: str, mapped: Sequence[Node]) -> Node:

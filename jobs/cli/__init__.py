@@ -106,7 +106,12 @@ def main(arguments: list[str] | None = None) -> None:
 def known_failure(error: Exception) -> str | None:
     """Return the one line for a failure of input, machine or job; None for a bug of ours."""
     kinds: list[Any] = [OSError]
-    for module, name in (("mapreduce.errors", "JobError"), ("gfs_sim.errors", "StoreError")):
+    for module, name in (
+        ("mapreduce.errors", "JobError"),
+        ("gfs_sim.errors", "StoreError"),
+        ("dag.errors", "GraphError"),
+        ("jobs.report.model", "BadComparison"),
+    ):
         if module in sys.modules:
             kinds.append(getattr(sys.modules[module], name))
     if (

@@ -7,6 +7,8 @@ import gc
 import importlib
 import json
 import os
+import shlex
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,12 +160,16 @@ def run(
                 pool=pool,
             )  # fmt: skip
         else:
+            from dag.errors import TooLarge
             from jobs import engine as graphs
 
-            result = graphs.run(
-                found, *given, output=output, parameters=values, options=options, scheduler=scheduler,
-                cache_bytes=cache, spill=spill, report=progress.report_graph,
-            )  # fmt: skip
+            try:
+                result = graphs.run(
+                    found, *given, output=output, parameters=values, options=options, scheduler=scheduler,
+                    cache_bytes=cache, spill=spill, report=progress.report_graph,
+                )  # fmt: skip
+            except TooLarge as error:
+                raise TooLarge(f"{error}; or through the store: {through_store()}") from None
     if json_file is not None:
         from mapreduce.home import find_run
 
@@ -222,6 +228,19 @@ def summarise(result: RunResult | GraphResult) -> None:
     console.print(
         f"output: {result.output}    (mr cat {result.output}, mr log {result.run})", highlight=False
     )
+
+
+def through_store() -> str:
+    """Return this command line for the other engine."""
+    words, left = [], False
+    for word in sys.argv[1:]:
+        if left or word == "--spill" or word.startswith(("--engine=", "--scheduler=", "--cache=")):
+            left = False
+        elif word in ("--engine", "--scheduler", "--cache"):
+            left = True
+        else:
+            words.append(word)
+    return shlex.join(["mr", *words, "--engine", "mapreduce"])
 
 
 def is_graph(result: RunResult | GraphResult) -> TypeIs[GraphResult]:
