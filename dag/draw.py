@@ -20,7 +20,7 @@ __all__ = ["draw_svg", "draw_text"]
 
 MARGIN = 28.0
 BOX_HEIGHT = 46.0
-NAME_CELLS = 34
+NAME_CELLS, KIND_CELLS = 34, 26
 # Width of a character of a monospaced font over its size: DejaVu Sans Mono, the widest that is common, has 0.602.
 CELL_EM = 0.605
 NAME_PX, NOTE_PX, LABEL_PX = 12.5, 10.5, 10.5
@@ -67,7 +67,7 @@ def draw_svg(graph: Graph, *, title: str = "", limit: int = 300, on_disk: Collec
     """
     picture = picture_of(graph, limit=limit, on_disk=on_disk)
     names = [_shorten(box.name, NAME_CELLS) for box in picture.boxes]
-    notes = [_shorten(_note(box), NAME_CELLS + 8) for box in picture.boxes]
+    notes = [_note(box, KIND_CELLS) for box in picture.boxes]
     sizes = [
         (max(92.0, 26 + max(cells(name) * NAME_PX, cells(note) * NOTE_PX) * CELL_EM), BOX_HEIGHT)
         for name, note in zip(names, notes, strict=True)
@@ -107,8 +107,8 @@ def draw_svg(graph: Graph, *, title: str = "", limit: int = 300, on_disk: Collec
     return "\n".join([*drawn, "</svg>", ""])
 
 
-def _note(box: Box) -> str:
-    parts = [box.kind]
+def _note(box: Box, most: int) -> str:
+    parts = [_shorten(box.kind, most)]
     if box.partitions is not None:
         parts.append("1 part" if box.partitions == 1 else f"{box.partitions:,} parts")
     if box.size_bytes:
@@ -132,7 +132,7 @@ def _box(box: Box, centre: Point, size: tuple[float, float], name: str, note: st
     if "write" in kinds:
         stubs += _arrow([(centre[0], y + height), (centre[0], y + height + STUB)], "edge disk")
     return (
-        f'{stubs}<g class="box{look}{hot}"><title>{_text(box.name)}\n{_text(_note(box))}</title>'
+        f'{stubs}<g class="box{look}{hot}"><title>{_text(box.name)}\n{_text(_note(box, 1000))}</title>'
         f'<rect class="frame" x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" rx="7"/>'
         f'<rect class="bar" x="{_n(x + 5)}" y="{_n(y + 8)}" width="3" height="{_n(height - 16)}" rx="1.5"/>'
         f'<text class="name" x="{_n(x + 15)}" y="{_n(y + 20)}">{_text(name)}</text>'
