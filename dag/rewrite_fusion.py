@@ -33,7 +33,9 @@ def fuse(graph: Graph, *, workers: int = 1) -> Rewritten:
             users = listed(dict.fromkeys(user.name for user, _ in piece.users))
             refused.append(f"{piece.name} is not fused with {users}: {why}")
     for piece in pieces:
-        refused.extend(_fuse_siblings(units, piece, workers))
+        why = _fuse_siblings(units, piece, workers)
+        if why:
+            refused.append(why)
     done, applied, became = _Emission(graph, pieces, units).result()
     return Rewritten(graph=done, applied=tuple(applied), refused=tuple(refused), became=became)
 
@@ -74,8 +76,10 @@ def _fuse_users(units: Units, piece: Piece, workers: int) -> str | None:
     if not users or len(together) == 1 or piece.closed or isinstance(piece.op, Split):
         return None  # nothing to join; what leaves a split is a shuffle
     for user, source in piece.users:
+        if source.take == "whole":
+            return f"{user.name} needs all of its partitions"
         if source.take != "own":
-            return f"{user.name} needs {'all' if source.take == 'whole' else 'several'} of its partitions"
+            return None  # a level of a tree needs several, which is what trees are
         if user.closed or source.element is not None:
             return f"{user.name} is no operator that runs in a task of others"
     if piece.kept:
@@ -90,8 +94,8 @@ def _fuse_users(units: Units, piece: Piece, workers: int) -> str | None:
     return why
 
 
-def _fuse_siblings(units: Units, piece: Piece, workers: int) -> list[str]:
-    """Join the pieces that read the same partitions; return why some are left."""
+def _fuse_siblings(units: Units, piece: Piece, workers: int) -> str | None:
+    """Join the pieces that read the same partitions; return who is left, and why."""
     readers = [
         user
         for user, source in piece.users
@@ -100,23 +104,30 @@ def _fuse_siblings(units: Units, piece: Piece, workers: int) -> list[str]:
         and not user.closed
         and units.unit(user) != units.unit(piece)
     ]
-    refused: list[str] = []
+    apart: dict[str, str] = {}  # who is left, and why
     for at, user in enumerate(readers):
-        apart = [other for other in readers[:at] if units.unit(other) != units.unit(user)]
-        whys = []
-        for other in apart:
-            together = {units.unit(other), units.unit(user)}
-            side_by_side = (
-                f"they can run side by side on {workers} workers" if piece.count < workers else None
-            )
-            why = side_by_side or units.objection(together)
-            if why is None:
-                units.join(together)
+        for other in readers[:at]:
+            if units.unit(other) == units.unit(user):
                 break
-            whys.append(f"{user.name} reads {piece.name} beside {other.name}, in tasks of its own: {why}")
+            why = _objection(units, piece, user, other, workers)
+            if why is None:
+                units.join({units.unit(other), units.unit(user)})
+                break
+            apart.setdefault(user.name, why)
         else:
-            refused.extend(whys[:1])
-    return refused
+            continue
+        apart.pop(user.name, None)
+    if not apart:
+        return None
+    return f"{listed(apart)} read {piece.name} in tasks of their own: {next(iter(apart.values()))}"
+
+
+def _objection(units: Units, piece: Piece, one: Piece, other: Piece, workers: int) -> str | None:
+    if units.in_turn(units.unit(one), units.unit(other)):
+        return f"{one.name} has to wait for {other.name}"
+    if piece.count < workers:
+        return f"they can run side by side, and {piece.count} partitions are fewer than {workers} workers"
+    return units.objection({units.unit(one), units.unit(other)})
 
 
 def _same(value: Any) -> Any:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 
 from .graph import Graph, Node, Op, Part
 from .logical import (
@@ -153,6 +155,14 @@ class Units:
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._members: dict[int, list[Piece]] = {piece.at: [piece] for piece in pieces}
         self._unit: dict[Piece, int] = {piece: piece.at for piece in pieces}
+        # Per unit: its pieces, and those with all that they need, as sets of bits.
+        self._own: dict[int, int] = {piece.at: 1 << piece.at for piece in pieces}
+        self._needed: dict[int, int] = {}
+        for piece in pieces:
+            bits = 1 << piece.at
+            for source in piece.inputs:
+                bits |= self._needed[source.piece.at]
+            self._needed[piece.at] = bits
 
     def unit(self, piece: Piece) -> int:
         """Return the number of the unit of a piece."""
@@ -197,9 +207,15 @@ class Units:
             return "others between them need all of its partitions first"
         return None
 
+    def in_turn(self, one: int, other: int) -> bool:
+        """Return whether a piece of one unit needs a piece of the other; quick, and not all that may make a circle."""
+        return bool(self._own[one] & self._needed[other] or self._own[other] & self._needed[one])
+
     def join(self, units: set[int]) -> None:
         """Make one unit of several."""
         first = min(units)
+        for bits in (self._own, self._needed):
+            bits[first] = reduce(or_, (bits.pop(unit) for unit in tuple(units)))
         members = sorted((piece for unit in units for piece in self._members.pop(unit)), key=lambda p: p.at)
         self._members[first] = members
         self._unit.update(dict.fromkeys(members, first))

@@ -103,8 +103,11 @@ def _failure(call: Call, error: BaseException) -> NodeFailed:
     while trace is not None and _is_ours(trace):
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace))
-    said = traceback.format_exception_only(error)[-1].strip()
-    failure = NodeFailed(f"{call.name} ({call.kind} of {call.inputs}) raised {said}", text)
+    lines = traceback.format_exception_only(error)
+    notes = [line for note in getattr(error, "__notes__", ()) for line in str(note).split("\n")]
+    said = lines[-1 - len(notes)].strip()  # the notes come last
+    where = f", {notes[0]}" if notes else ""  # which step of a fused task it was
+    failure = NodeFailed(f"{call.name} ({call.kind} of {call.inputs}) raised {said}{where}", text)
     failure.__cause__ = error
     return failure
 
