@@ -609,3 +609,30 @@ def run_again(tasks: Graph, held: dict[Node, Any]) -> tuple[list[Any], dict[Node
 
     outputs = [value(task) for task in tasks.outputs]
     return outputs, {task: made[task] for task in tasks.nodes if task.keep and task in made}
+
+
+@st.composite
+def rounds(draw: Any) -> list[Graph]:
+    """Draw graphs that a loop may compute one after the other: outputs from one pool of nodes."""
+    pool = draw(graphs()).nodes
+    some = st.lists(st.sampled_from(pool), min_size=1, max_size=3)
+    return [Graph(tuple(draw(some))) for _ in range(draw(st.integers(2, 4)))]
+
+
+@settings(max_examples=150, deadline=None)
+@given(rounds())
+def test_graphs_of_a_loop_have_the_values_that_each_has_alone(loop: list[Graph]) -> None:
+    became: Any = {}
+    origins: Any = {}
+    held: dict[Node, Any] = {}
+    for graph in loop:
+        note("\n".join(map(shown, graph.nodes)))
+        note(f"outputs: {[each.name for each in graph.outputs]}")
+        done = optimise(graph, earlier=became)
+        tasks, now = expand_with_origins(done.graph, origins)
+        values, held = run_again(tasks, held)
+        assert values == model(graph)
+        for each in graph.nodes:
+            if each in became and each.keep and became[each] in done.graph.nodes:
+                assert done.became[each] is became[each]
+        became, origins = done.became, now
