@@ -1,13 +1,15 @@
 """The verdict on a sort, in three parts, as TeraValidate gives it.
 
 An output is valid when its records are in order inside each part, in order from part to part (by name), and
-are the input's records: the same number with the same checksum, the 128-bit sum of the CRC-32 of each
-record.  The checksum does not depend on the order, and it changes with a record lost, added or altered (but
-not when two changes cancel out, which random damage does once in 2**32).
+are the input's records: the same number with the same checksum, the 128-bit sum of a 64-bit fingerprint of
+each record.  The checksum does not depend on the order, and it changes with a record lost, added or altered
+(but not when two changes cancel out, which random damage does once in 2**64).
 
-Records are lines, with the ends the reader gives them: LF, or CR LF.  Each side is read once, in blocks.
-The code shares nothing with the sort but finding, opening and decompressing files; lines are ``bytes``, compared
-and summed one by one.
+Records are lines, with the ends the reader gives them (LF, or CR LF), or the rows of a table, whose columns
+are matched by name.  The two sides may have different formats; a value must then be one that both can hold
+(a null of text is none in CSV).  Each side is read once, in blocks.  For lines the code shares nothing with the
+sort but finding, opening and decompressing files.  Rows are Python objects, read by the readers of ``mr run``
+and compared by the documented order of keys.
 """
 
 from __future__ import annotations
@@ -18,21 +20,29 @@ import operator
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from jobs.fingerprints import WORD_BYTES, Block, add_up, fingerprints, first_out_of_order
 from mapreduce.errors import BadInput, BadJob
 from mapreduce.files import open_decompressed
-from mapreduce.sources import InputFile, Source, format_of, list_files
+from mapreduce.inputs import plan_splits, read_records, read_schema
+from mapreduce.keys import encode_key
+from mapreduce.sources import InputFile, Source, list_files
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 1 << 20
+"""Small enough for the processor's cache: the arrays of a block are gone over once for every 8 bytes of a line."""
 BLANKS_APART = re.compile(rb"[^ \t]+")
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SortKey:
-    """What lines are ordered by, as for the job ``sort``: the whole line, or field ``field`` of it, from 1.
+    """What records are ordered by, as for the job ``sort``.
+
+    Lines: by the whole line, or by field ``field`` of it, from 1.  Rows: by ``columns``, nulls first.
 
     Fields are separated by ``separator``, or by runs of blanks and tabs without one.  A ``numeric`` field
     is compared as a 64-bit float.  Lines without the field (or whose field is no number) come before all
@@ -43,11 +53,14 @@ class SortKey:
     """
 
     field: int | None = None
+    columns: tuple[str, ...] = ()
     separator: str | None = None
     numeric: bool = False
     descending: bool = False
 
     def __post_init__(self) -> None:
+        if self.columns and (self.field is not None or self.numeric or self.separator is not None):
+            raise BadJob("numeric and separator go with the number of a field, not with columns")
         if self.field is not None and self.field < 1:
             raise BadJob(f"key must be the number of a field, from 1, got {self.field}")
         if self.separator == "":
@@ -90,35 +103,42 @@ class Verdict:
         return f"valid: {self.records:,} records in {parts}, in order, checksum {self.checksum:032x} as input"
 
 
-def validate(input_url: str, output_url: str, key: SortKey | None = None) -> Verdict:
+def validate(
+    input_url: str, output_url: str, key: SortKey | None = None, *, format: str | None = None
+) -> Verdict:
     """Compare ``output_url`` with the input it was sorted from; both are a file, a folder or a pattern.
 
     Compressed files are read as such; names below a folder that begin with ``_`` or ``.`` are no part of
-    it.  The verdict's ``records`` and ``checksum`` are the output's.
+    it.  ``format`` None goes by the names of the files.  The verdict's ``records`` and ``checksum`` are the
+    output's.
 
     Raises:
         MissingInput: one of the two does not exist or holds no file.
-        BadInput: a file cannot be read, or holds no lines by its name (Parquet, Arrow, records).
+        BadInput: a file cannot be read, or is raw.
+        BadJob: the key does not fit the records: columns for lines, or none for rows.
     """
-    sources = _list_text(input_url)
-    parts = sorted(_list_text(output_url), key=lambda part: part.url)
-    order = _Order(key or SortKey())
+    sources = _Side(input_url, format)
+    parts = _Side(output_url, format)
+    key = key or SortKey()
+    for side in (sources, parts):
+        side.check(key)
+    order = _Order(key)
     records = checksum = 0
     fault: str | None = None
-    for part in parts:
+    for part in parts.files:
         number = 0
-        for lines in read_lines(part):
+        for batch in parts.read(part, key):
             if fault is None:
-                fault = order.fault(lines, part.url, number)
-            number += len(lines)
-            checksum += sum(map(zlib.crc32, lines))
+                fault = order.fault(batch, part.url, number)
+            number += batch.count
+            checksum += batch.checksum
         records += number
     expected = expected_checksum = 0
     # An output out of order is invalid whatever the input holds.
-    for source in sources if fault is None else ():
-        for lines in read_lines(source):
-            expected += len(lines)
-            expected_checksum += sum(map(zlib.crc32, lines))
+    for source in sources.files if fault is None else ():
+        for batch in sources.read(source, key):
+            expected += batch.count
+            expected_checksum += batch.checksum
     checksum, expected_checksum = checksum % 2**128, expected_checksum % 2**128
     if fault is None and records != expected:
         fault = f"{output_url} has {records:,} records, {input_url} has {expected:,}"
@@ -127,82 +147,202 @@ def validate(input_url: str, output_url: str, key: SortKey | None = None) -> Ver
             f"{output_url} has as many records as {input_url} ({records:,}) but not the same ones: "
             f"checksum {checksum:032x} instead of {expected_checksum:032x}"
         )
-    return Verdict(fault=fault, records=records, checksum=checksum, parts=len(parts))
+    return Verdict(fault=fault, records=records, checksum=checksum, parts=len(parts.files))
 
 
-def _list_text(url: str) -> list[InputFile]:
-    files = list_files(Source(urls=(url,), format="text"))
-    for file in files:
-        found = format_of(file.url, Source(urls=(url,)))
-        if found in ("parquet", "arrow", "records"):
-            raise BadInput(f"{file.url} is {found}; mr validate judges lines of text")
-    return files
+class _Lines:
+    """Lines of one block; what the verdict needs of them is found out when it is asked for."""
+
+    def __init__(self, block: Block, key: SortKey) -> None:
+        self._block = block
+        self._key = key
+        self.count = len(block.starts)
+
+    @property
+    def checksum(self) -> int:
+        return add_up(fingerprints(self._block))
+
+    def key_of(self, number: int) -> Any:
+        line = self._block.line(number)
+        return line if self._key.field is None else self._key.of(line)
+
+    def show(self, number: int) -> str:
+        return _shown(self._block.line(number).decode(errors="backslashreplace"))
+
+    def first_wrong(self) -> int | None:
+        if self._key.field is None:
+            return first_out_of_order(self._block, descending=self._key.descending)
+        return _first_wrong([self._key.of(line) for line in self._block.lines()], self._key.descending)
+
+
+class _Rows:
+    """Some rows of a table, or pairs of keys and values."""
+
+    def __init__(self, rows: list[Any], keys: list[bytes], key: SortKey) -> None:
+        self._rows = rows
+        self._keys = keys
+        self._descending = key.descending
+        self.count = len(rows)
+
+    @property
+    def checksum(self) -> int:
+        # Twice 32 bits, of the text and of the text reversed.
+        texts = [repr(_plain(row)).encode("utf-8", "surrogatepass") for row in self._rows]
+        return sum(zlib.crc32(text) << 32 | zlib.crc32(text[::-1]) for text in texts)
+
+    def key_of(self, number: int) -> Any:
+        return self._keys[number]
+
+    def show(self, number: int) -> str:
+        return _shown(repr(self._rows[number]))
+
+    def first_wrong(self) -> int | None:
+        return _first_wrong(self._keys, self._descending)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as every format gives it: a whole float as an integer, no null columns, columns by name."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _plain(value[name]) for name in sorted(value) if value[name] is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _first_wrong(keys: list[Any], descending: bool) -> int | None:
+    in_order = operator.ge if descending else operator.le
+    if all(map(in_order, keys, keys[1:])):
+        return None
+    return next(i for i, pair in enumerate(itertools.pairwise(keys), 1) if not in_order(*pair))
+
+
+class _Side:
+    """The files of the input or of the output, and how they are read."""
+
+    def __init__(self, url: str, format: str | None) -> None:
+        self._source = Source(urls=(url,), format=format)
+        self.files = sorted(list_files(self._source), key=lambda file: file.url)
+        self.format = self.files[0].format
+        if self.format in ("csv", "parquet", "arrow"):
+            self._source = replace(self._source, schema=read_schema(self._source, files=self.files))
+
+    def check(self, key: SortKey) -> None:
+        """Raise BadJob or BadInput unless the records can be judged by ``key``."""
+        url = self.files[0].url
+        if self.format == "raw":
+            raise BadInput(f"{url} is raw: whole files have no order")
+        if self.format == "text" and key.columns:
+            raise BadJob(
+                f"{url} is text: give --key the number of a field instead of {','.join(key.columns)}"
+            )
+        if self.format in ("text", "records"):
+            return
+        if not key.columns:
+            raise BadJob(
+                f"{url} is {self.format}: give --key the columns it is sorted by (a,b),"
+                " or --format text to judge its lines"
+            )
+        if self._source.schema is None:
+            return
+        for name in key.columns:
+            if name not in self._source.schema.names:
+                known = ", ".join(self._source.schema.names)
+                raise BadJob(f"{url} has no column {name!r}; the columns are: {known}")
+
+    def read(self, file: InputFile, key: SortKey) -> Iterator[_Lines | _Rows]:
+        """Yield the records of one file in order, some at a time."""
+        if self.format == "text":
+            for block in read_blocks(file):
+                yield _Lines(block, key)
+            return
+        for split in plan_splits(self._source, split_bytes=1 << 62, files=[file]):
+            for numbers, rows in read_records(split, self._source):
+                if self.format == "records":
+                    pairs = list(zip(numbers, rows, strict=True))
+                    yield _Rows(pairs, [encode_key(number) for number in numbers], key)
+                else:
+                    yield _Rows(rows, [_row_key(row, key, file.url) for row in rows], key)
+
+
+def _row_key(row: Any, key: SortKey, url: str) -> bytes:
+    """Return what a row is compared by; of JSON lines, a field that is not there is null."""
+    if not isinstance(row, dict):
+        raise BadInput(f"{url} holds {_shown(repr(row))}, not an object with fields")
+    return encode_key(tuple(row.get(name) for name in key.columns))
 
 
 class _Order:
-    """Checks lines that come in blocks; remembers the last key from block to block and part to part."""
+    """Checks records that come in batches; remembers the last one from batch to batch and part to part."""
 
     def __init__(self, key: SortKey) -> None:
-        self._key = key
         self._in_order = operator.ge if key.descending else operator.le
         self._last_key: Any = None
-        self._last_line: bytes | None = None
+        self._last_shown: str | None = None
         self._last_at = ""
 
-    def fault(self, lines: list[bytes], url: str, before: int) -> str | None:
-        """Return what is wrong in ``lines``, which follow record number ``before`` of ``url``, or None."""
-        key = self._key
-        keys: list[Any] = lines if key.field is None else [key.of(line) for line in lines]
-        if self._last_line is not None and not self._in_order(self._last_key, keys[0]):
-            at = f"{url} record {before + 1:,}"
-            return self._message(at, lines[0], self._last_at, self._last_line)
-        if not all(map(self._in_order, keys, keys[1:])):
-            wrong = next(i for i, pair in enumerate(itertools.pairwise(keys), 1) if not self._in_order(*pair))
+    def fault(self, batch: _Lines | _Rows, url: str, before: int) -> str | None:
+        """Return what is wrong in ``batch``, which follows record number ``before`` of ``url``, or None."""
+        if self._last_shown is not None and not self._in_order(self._last_key, batch.key_of(0)):
+            return self._message(
+                f"{url} record {before + 1:,}", batch.show(0), self._last_at, self._last_shown
+            )
+        wrong = batch.first_wrong()
+        if wrong is not None:
             at = f"{url} record {before + wrong + 1:,}"
-            return self._message(at, lines[wrong], f"record {before + wrong:,}", lines[wrong - 1])
-        self._last_key, self._last_line = keys[-1], lines[-1]
-        self._last_at = f"record {before + len(lines):,} of {url}"
+            return self._message(at, batch.show(wrong), f"record {before + wrong:,}", batch.show(wrong - 1))
+        self._last_key, self._last_shown = batch.key_of(batch.count - 1), batch.show(batch.count - 1)
+        self._last_at = f"record {before + batch.count:,} of {url}"
         return None
 
     @staticmethod
-    def _message(at: str, line: bytes, before: str, previous: bytes) -> str:
-        return f"{at} ({_shown(line)}) belongs before {before} ({_shown(previous)})"
+    def _message(at: str, record: str, before: str, previous: str) -> str:
+        return f"{at} ({record}) belongs before {before} ({previous})"
 
 
-def _shown(line: bytes) -> str:
-    text = line.decode(errors="backslashreplace")
+def _shown(text: str) -> str:
     return f"{text[:37]}..." if len(text) > 40 else text
 
 
-def read_lines(file: InputFile, block_bytes: int = BLOCK_BYTES) -> Iterator[list[bytes]]:
-    """Yield the lines of a file in order, without their ends, in non-empty lists of about ``block_bytes``.
+def read_blocks(file: InputFile, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Yield the lines of a file in order, without their ends, in blocks of about ``block_bytes``.
 
     Raises:
         BadInput: the file cannot be read, or its compressed data is damaged.
     """
     with open_decompressed(file.url, file.compression, {}, _uncounted) as stream:
         head = b""
-        while len(head) < 3 and (block := _read(stream, file.url, 3 - len(head))):
-            head += block
+        while len(head) < 3 and (read := _read(stream, file.url, 3 - len(head))):
+            head += read
         pieces = [] if head == b"\xef\xbb\xbf" else [head]
-        if b"\n" in head:
-            *lines, rest = head.split(b"\n")
-            pieces = [rest]
-            yield [line.removesuffix(b"\r") for line in lines]
-        while block := _read(stream, file.url, block_bytes):
-            end = block.rfind(b"\n") + 1
-            if end == 0:
-                pieces.append(block)
-                continue
-            lines = b"".join((*pieces, block[:end])).split(b"\n")
-            lines.pop()
-            pieces = [block[end:]]
-            if b"\r\n" in block or lines[0].endswith(b"\r"):
-                lines = [line.removesuffix(b"\r") for line in lines]
-            yield lines
-    rest = b"".join(pieces)
-    if rest:
-        yield [rest]
+        while True:
+            read = _read(stream, file.url, block_bytes)
+            pieces.append(read)
+            if not read or b"\n" in read or b"\n" in head:
+                head = b""
+                data = b"".join((*pieces, bytes(WORD_BYTES)))
+                whole = data.rfind(b"\n") + 1
+                if whole:
+                    yield _cut(data, whole)
+                pieces = [data[whole:-WORD_BYTES]]
+            if not read:
+                if size := len(pieces[0]):  # the last line has no end, and a carriage return there is data
+                    data = pieces[0] + bytes(WORD_BYTES)
+                    yield Block(data=data, starts=np.zeros(1, np.int64), ends=np.array([size]))
+                return
+
+
+def _cut(data: bytes, size: int) -> Block:
+    """Return the lines of ``data[:size]``, which ends in a line feed."""
+    symbols = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(symbols[:size] == 10)
+    starts = np.empty_like(ends)
+    starts[0] = 0
+    starts[1:] = ends[:-1] + 1
+    if b"\r" in data:
+        ends = ends - ((symbols[ends - 1] == 13) & (ends > starts))
+    return Block(data=data, starts=starts, ends=ends)
 
 
 def _read(stream: Any, url: str, size_bytes: int) -> bytes:

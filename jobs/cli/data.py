@@ -11,6 +11,7 @@ from .options import Size
 # As in jobs.generate, which is not imported here so that `--help` does not load numpy; a test compares them.
 KINDS = ("text", "records", "logs", "points", "graph")
 LINES = ("fixed", "variable")
+FORMATS = ("text", "csv", "jsonl", "parquet", "arrow", "records")
 
 
 @click.command()
@@ -76,8 +77,9 @@ def generate(
 @click.argument("input_url", metavar="INPUT")
 @click.argument("output_url", metavar="OUTPUT")
 @click.option(
-    "--key", type=click.IntRange(min=1), metavar="FIELD", help="Sorted by this field, counted from 1."
+    "--key", metavar="KEY", help="Sorted by field 1, 2, ... of each line, or by columns (a,b) of each row."
 )
+@click.option("--format", type=click.Choice(FORMATS), help="Of both sides. [default: by the names]")
 @click.option("--separator", help="What separates fields. [default: blanks and tabs]")
 @click.option("--numeric", is_flag=True, help="Sorted by number.")
 @click.option("--descending", is_flag=True, help="Sorted from the greatest to the least.")
@@ -85,7 +87,8 @@ def generate(
 def validate(
     input_url: str,
     output_url: str,
-    key: int | None,
+    key: str | None,
+    format: str | None,
     separator: str | None,
     numeric: bool,
     descending: bool,
@@ -94,13 +97,20 @@ def validate(
     """Check that OUTPUT is INPUT, sorted: exit 0 if valid, 1 if not.
 
     Both are a file, a folder or a pattern. In order inside each part, in order across the parts by name,
-    and the same records as INPUT (their number, and the 128-bit sum of each one's CRC-32), as TeraValidate
-    does.
+    and the same records as INPUT (their number, and the 128-bit sum of a fingerprint of each one), as
+    TeraValidate does. Any format that mr reads; tables need --key with the columns.
     """
     from jobs import validate as validating
 
-    sort_key = validating.SortKey(field=key, separator=separator, numeric=numeric, descending=descending)
-    verdict = validating.validate(input_url, output_url, sort_key)
+    is_field = key is not None and key.lstrip("-").isdigit()
+    sort_key = validating.SortKey(
+        field=int(key) if key is not None and is_field else None,
+        columns=tuple(key.split(",")) if key is not None and not is_field else (),
+        separator=separator,
+        numeric=numeric,
+        descending=descending,
+    )
+    verdict = validating.validate(input_url, output_url, sort_key, format=format)
     if not quiet:
         click.echo(verdict.describe(), err=not verdict.valid)
     return 0 if verdict.valid else 1
