@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .dask_graph import DaskGraph
@@ -22,12 +22,14 @@ class ClusterRun:
     """Rows are told to ``watch`` from the client's thread; what that raises ends the run."""
 
     def __init__(
-        self, client: Any, nodes: Sequence[Node], graph: DaskGraph, watch: Watch, addresses: list[str]
-    ) -> None:
+        self, client: Any, nodes: Sequence[Node], graph: DaskGraph, watch: Watch, topic: str,
+        number_of: Callable[[str], int],
+    ) -> None:  # fmt: skip
         self._client = client
         self._graph = graph
         self._watch = watch
-        self._addresses = addresses
+        self._topic = topic
+        self._number_of = number_of
         self._nodes = {node.name: node for node in nodes}
         self._by_key = {key: node for node, key in graph.keys.items()}
         self._position = {node: at for at, node in enumerate(nodes)}
@@ -46,7 +48,7 @@ class ClusterRun:
         """
         from distributed import as_completed
 
-        self._client.subscribe_topic(self._graph.token, self._on_row)
+        self._client.subscribe_topic(self._topic, self._on_row)
         self._client.subscribe_topic("all", self._on_cluster_event)
         keys = [self._graph.keys[node] for node in wanted]
         started = self._client.get(self._graph.layered(), keys, sync=False)
@@ -69,22 +71,27 @@ class ClusterRun:
 
     def close(self) -> None:
         """Listen no longer."""
-        self._client.unsubscribe_topic(self._graph.token)
+        self._client.unsubscribe_topic(self._topic)
         self._client.unsubscribe_topic("all")
 
     def _on_row(self, event: tuple[float, Mapping[str, Any]]) -> None:
         said = event[1]
         name, facts = said["name"], dict(said["row"])
         facts["worker"] = self._number_of(said["worker"])
-        self._tell(self._nodes[name], facts)
+        if said["token"] != self._graph.token:
+            self._tell(None, TaskRow(**{**facts, "attempt": 1}))
+            return
+        self._tell(self._nodes[name], self._numbered(name, facts))
         if facts["outcome"] == "done":
             self._missing.discard(name)
             if not self._missing:
                 self._all_rows.set()
 
-    def _tell(self, node: Node, facts: dict[str, Any]) -> None:
-        row = TaskRow(**{**facts, "attempt": self._attempts[node.name]})
-        self._attempts[node.name] += 1
+    def _numbered(self, name: str, facts: Mapping[str, Any]) -> TaskRow:
+        self._attempts[name] += 1
+        return TaskRow(**{**facts, "attempt": self._attempts[name] - 1})
+
+    def _tell(self, node: Node | None, row: TaskRow) -> None:
         if self._refusal is not None:
             return
         try:
@@ -93,17 +100,15 @@ class ClusterRun:
                 self._release(unwanted)
         except BaseException as error:
             self._refusal = error
-            self._client.cancel(list(self._futures.values()), asynchronous=True)
+            self._client.loop.add_callback(self._cancel)
+
+    async def _cancel(self) -> None:
+        await self._client.cancel(list(self._futures.values()), asynchronous=True)
 
     def _release(self, node: Node) -> None:
         future = self._futures.get(node)
         if future is not None:
             future.release()
-
-    def _number_of(self, address: str) -> int:
-        if address not in self._addresses:
-            self._addresses.append(address)
-        return self._addresses.index(address)
 
     def _on_cluster_event(self, event: tuple[float, Any]) -> None:
         """Note what ran on a worker that died: the first of its tasks, since workers run them in the graph's order."""
@@ -115,13 +120,11 @@ class ClusterRun:
         if here:
             node = min(here, key=self._position.__getitem__)
             stage, task = stage_of(node.name)
-            self._tell(
-                node,
-                {
-                    "stage": stage, "kind": node.op.kind, "task": task, "worker": self._number_of(said["worker"]),
-                    "start": when, "end": when, "outcome": "lost", "message": f"worker {said['worker']} died",
-                },
-            )  # fmt: skip
+            facts = {
+                "stage": stage, "kind": node.op.kind, "task": task, "worker": self._number_of(said["worker"]),
+                "start": when, "end": when, "outcome": "lost", "message": f"worker {said['worker']} died",
+            }  # fmt: skip
+            self._tell(node, self._numbered(node.name, facts))
 
     def _explain(self, future: Any) -> BaseException:
         from distributed.scheduler import KilledWorker

@@ -21,7 +21,7 @@ LARGE_BYTES = 64_000
 
 @dataclass(frozen=True, kw_only=True)
 class DaskGraph:
-    """Tasks by key, the key of each node, where tasks had better run, and the topic of their rows."""
+    """Tasks by key, the key of each node, where tasks had better run, and the token of the run."""
 
     tasks: dict[Any, Any]
     keys: dict[Node, Any]
@@ -43,9 +43,11 @@ def build(
     shared: Sequence[bytes],
     placed: Mapping[Node, str],
     held: Mapping[Node, Any],
+    *,
     token: str,
+    topic: str,
 ) -> DaskGraph:
-    """Return the tasks of ``nodes``; ``held`` are futures on values of earlier graphs."""
+    """Return the tasks of ``nodes``, whose rows go to ``topic``; ``held`` are futures on values of earlier graphs."""
     from dask.task_spec import DataNode, List, Task, TaskRef
 
     keys = {node: _key(node.name, token) for node in nodes}
@@ -71,15 +73,12 @@ def build(
                 values.append(refs[given])
                 continue
             key, indexes = bundles.find(given, node)
-            if key is None:
-                values.append(refs[given.node])
-                continue
             if key not in tasks:
                 tasks[key] = Task(key, take_pieces, tuple(indexes), refs[given.node])
             values.append(TaskRef(key))
         key = keys[node]
         tasks[key] = Task(
-            key, execute, call.name, call.kind, call.parts, call.inputs, token, program, with_it, *values,
+            key, execute, call.name, call.kind, call.parts, call.inputs, token, topic, program, with_it, *values,
             _data_producer=not node.inputs,
         )  # fmt: skip
     return DaskGraph(tasks=tasks, keys=keys, workers=workers, token=token)
@@ -97,7 +96,6 @@ class _Bundles:
             for given in node.inputs:
                 if isinstance(given, Part):
                     self._indexes.setdefault((given.node, self._home[node]), {})[given.index] = None
-        self._alone = len(set(self._home.values())) < 2
 
     def find(self, part: Part, consumer: Node) -> tuple[Any, list[int]]:
         """Return the key of the bundle that a consumer takes a piece from, and the indexes in it."""

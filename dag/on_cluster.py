@@ -55,7 +55,7 @@ class Cluster:
             if address is not None:
                 _check_cluster(self._client, address, spill)
                 memory_bytes = memory_bytes or _memory_of(self._client)
-            self.workers = len(self._addresses)
+            self.workers = sum(worker["nthreads"] for worker in _info(self._client).values())
             self.memory_bytes = memory_bytes
             self._asked: set[str] = set()
             self._missing: set[str] = set()
@@ -81,10 +81,10 @@ class Cluster:
         self._ask_for_modules()
         with by_value(self._missing):
             packed, shared = pack(nodes)
-        living = list(self._client.scheduler_info()["workers"])
+        living = sorted(_info(self._client), key=self._number_of)
         placed = {node: living[number] for node, number in place(nodes, len(living)).items()}
-        graph = build(nodes, packed, shared, placed, held, token)
-        run = ClusterRun(self._client, nodes, graph, watch, self._addresses)
+        graph = build(nodes, packed, shared, placed, held, token=token, topic=self._topic)
+        run = ClusterRun(self._client, nodes, graph, watch, self._topic, self._number_of)
         try:
             futures = run.finish([node for node in nodes if node in stays])
         finally:
@@ -115,6 +115,11 @@ class Cluster:
                 self._cluster.close(timeout=5)
         except Late:
             pass
+
+    def _number_of(self, address: str) -> int:
+        if address not in self._addresses:
+            self._addresses.append(address)
+        return self._addresses.index(address)
 
     def _ask_for_modules(self) -> None:
         new = [name for name in local_modules() if name not in self._asked]
@@ -172,7 +177,7 @@ def _leave_main_alone() -> None:
 
 
 def _workers_of(client: Any, address: str | None) -> list[str]:
-    addresses = list(client.scheduler_info()["workers"])
+    addresses = list(_info(client))
     if not addresses:
         raise GraphError(
             f"the Dask scheduler at {address} has no worker; start one with: dask worker {address}"
@@ -194,5 +199,9 @@ def _check_cluster(client: Any, address: str, spill: bool) -> None:
 
 
 def _memory_of(client: Any) -> int | None:
-    limits = [worker["memory_limit"] for worker in client.scheduler_info()["workers"].values()]
+    limits = [worker["memory_limit"] for worker in _info(client).values()]
     return sum(limits) if all(limits) else None
+
+
+def _info(client: Any) -> dict[str, Any]:
+    return dict(client.scheduler_info()["workers"])

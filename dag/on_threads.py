@@ -22,8 +22,11 @@ from .task import call_of, perform
 class Watch(Protocol):
     """Told about each task in turn."""
 
-    def __call__(self, node: Node, row: TaskRow) -> Collection[Node]:
-        """Return the nodes whose values need not stay after all; raise to stop the graph."""
+    def __call__(self, node: Node | None, row: TaskRow) -> Collection[Node]:
+        """Return the nodes whose values need not stay after all; raise to stop the graph.
+
+        ``node`` is None where a kept value of an earlier graph was lost and computed again.
+        """
         ...
 
 

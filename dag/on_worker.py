@@ -16,10 +16,10 @@ _arrived_lock = threading.Lock()
 
 
 def execute(
-    name: str, kind: str, parts: tuple[int | None, ...], inputs: str, topic: str, packed: Packed, shared: Any,
-    *values: Any,
+    name: str, kind: str, parts: tuple[int | None, ...], inputs: str, token: str, topic: str, packed: Packed,
+    shared: Any, *values: Any,
 ) -> Any:  # fmt: skip
-    """Perform a task here, send its row, and return its value.
+    """Perform a task of the run ``token`` here, send its row, and return its value.
 
     Raises:
         NodeFailed: its function cannot be loaded here or raised, or its value could not be sent on.
@@ -41,7 +41,7 @@ def execute(
     if failure is not None:
         facts.update(outcome="failed", message=str(failure))
     facts["moved_bytes"] += _moved_bytes(worker)
-    worker.log_event(topic, {"name": name, "worker": worker.address, "row": facts})
+    worker.log_event(topic, {"name": name, "token": token, "worker": worker.address, "row": facts})
     if failure is not None:
         failure.__cause__ = None  # it may not be one that can travel
         raise failure

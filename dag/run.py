@@ -205,9 +205,9 @@ class Session:
         wanted = set(graph.outputs)
         sizes: dict[Node, int] = {}
 
-        def watch(node: Node, row: TaskRow) -> list[Node]:
+        def watch(node: Node | None, row: TaskRow) -> list[Node]:
             self._tell(row)
-            if row.outcome != "done":
+            if node is None or row.outcome != "done":
                 return []
             sizes[node] = row.bytes_out
             refused = pins.made(node, row.bytes_out) if node.keep else []
@@ -262,6 +262,10 @@ def _start(scheduler: str, workers: int | None, memory_bytes: int | None, spill:
     if scheduler == "processes" or scheduler.startswith(("tcp://", "tls://")):
         from .on_cluster import Cluster  # not at the top: distributed takes most of a second
 
+        if scheduler != "processes" and workers is not None:
+            raise ValueError(
+                f"the cluster at {scheduler} has the workers that it has; ask for no number of them"
+            )
         address = None if scheduler == "processes" else scheduler
         if address is None:
             memory_bytes = memory_bytes or _available_bytes()
