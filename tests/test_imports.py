@@ -19,7 +19,11 @@ PURE = (
         for name in ("graph", "logical", "expand", "analysis", "placement", "memory", "units")
     ),
     *(f"dag/{name}.py" for name in ("draw", "boxes", "layout", "rails")),
-    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "dag").glob("rewrite*.py")),
+    *sorted(
+        str(path.relative_to(ROOT))
+        for name in ("rewrite*", "recovery*")
+        for path in (ROOT / "dag").glob(f"{name}.py")
+    ),
 )
 IMPURE = {"os", "time", "threading", "fsspec", "dask", "distributed", "subprocess", "socket"}
 
