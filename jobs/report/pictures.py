@@ -124,7 +124,8 @@ def draw_memory(
     for tick in ticks(scale, 4):
         y = height * (1 - tick / scale)
         shapes.append(_line(0, y, 1, y, "grid"))
-        shapes.append(f'<text x="100%" y="{y - 4:.1f}" text-anchor="end">{format_size(tick)}</text>')
+        if tick:
+            shapes.append(f'<text x="100%" y="{y - 4:.1f}" text-anchor="end">{format_size(tick)}</text>')
     for style, label, samples in curves:
         points = [
             (1000 * sample.at_s / span_s, height * (1 - sample.memory_bytes / scale))

@@ -20,7 +20,7 @@ from .derive import (
     wall_without_io_s,
 )
 from .model import Comparison, Engine, StageBytes
-from .words import PART_WORDS, say, say_ratio, say_seconds
+from .words import PART_WORDS, say, say_range, say_ratio, say_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def _score_row(score: Score) -> tuple[Cell, ...]:
     for found in score.spreads:
         small = ""
         if found.low != found.high:
-            small = f"{say(found.low, unit)} to {say(found.high, unit)}\nMAD {say(found.mad, unit)}"
+            small = f"{say_range(found.low, found.high, unit)}\nMAD {say(found.mad, unit)}"
         cells.append(Cell(text=say(found.median, unit), small=small, value=found.median))
     ratio = score.ratio
     said = "DAG has none" if ratio is None else say_ratio(ratio) if ratio else "MapReduce has none"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..sizes import format_size
-from .derive import Spread, noise_decides, spread, through_files, wall
+from .derive import noise_decides, spread, through_files, wall
 from .model import Comparison
 
 PART_WORDS = {
@@ -38,11 +38,15 @@ def say(value: float, unit: str) -> str:
     return format_size(value) if unit == "bytes" else f"{value:,.0f}"
 
 
-def say_spread(found: Spread, unit: str) -> str:
-    """Return the median, with the interval where the runs differ."""
-    if found.low == found.high:
-        return say(found.median, unit)
-    return f"{say(found.median, unit)} ({say(found.low, unit)} to {say(found.high, unit)})"
+def say_range(low: float, high: float, unit: str) -> str:
+    """Return an interval, its unit once if both ends have the same.
+
+    >>> say_range(1.63, 1.95, "s"), say_range(0.98, 1.02, "s")
+    ('1.63 to 1.95 s', '980 ms to 1.02 s')
+    """
+    first, last = say(low, unit), say(high, unit)
+    number, _, name = first.partition(" ")
+    return f"{number if name and last.endswith(f' {name}') else first} to {last}"
 
 
 def say_ratio(ratio: float) -> str:
