@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 LIMB_BITS = 26  # a coordinate is two of these; sums of 2**26 limbs are still exact floats
 BLOCK_DISTANCES = 1 << 20
+BLOCK_POINTS = 1 << 13
 LARGEST = -1  # number of the row that holds the largest coordinate of each column, in place of a centre
 
 
@@ -95,13 +96,16 @@ class Centres:
         assert numbers[order[0]] == LARGEST
         return cls(places=rows[order[1:]], largest=rows[order[0]])
 
+    def blocks(self, points: Floats) -> Iterator[Floats]:
+        """Cut points into blocks that stay in the processor's cache while they are worked on."""
+        step = max(1, min(BLOCK_POINTS, BLOCK_DISTANCES // len(self.places)))
+        yield from (points[:, at : at + step] for at in range(0, points.shape[1], step))
+
     def nearest(self, points: Floats) -> Ints:
         """Return the number of the nearest centre of each point (the first of several)."""
         import numpy as np
 
-        step = max(1, BLOCK_DISTANCES // len(self.places))
-        blocks = [self._nearest(points[:, at : at + step]) for at in range(0, points.shape[1], step)]
-        return np.concatenate(blocks) if blocks else np.zeros(0, np.int64)
+        return np.concatenate([np.zeros(0, np.int64), *map(self._nearest, self.blocks(points))])
 
     def _nearest(self, points: Floats) -> Ints:
         import numpy as np
@@ -125,30 +129,38 @@ class Centres:
             found[unsure] = distances.argmin(axis=0)
         return found
 
-    def add_up(self, points: Floats) -> list[Ints]:
-        """Return for each centre its points: how many, and the sums of the high and low limbs of each column."""
+    def exponents(self) -> list[int]:
+        """Return of what power of two each column's coordinates are fractions."""
+        return [max(math.frexp(largest)[1], -900) for largest in self.largest.tolist()]
+
+    def add_up(self, points: Floats) -> Ints:
+        """Return for each centre how many points it has, and the sums of the high and of the low limbs of each column."""
         import numpy as np
 
-        k = len(self.places)
-        found = self.nearest(points)
-        high: list[Ints] = []
-        low: list[Ints] = []
-        for column, largest in zip(points, self.largest, strict=True):
-            units = np.ldexp(column, LIMB_BITS - int(np.frexp(largest)[1]))
-            top = np.rint(units)
-            rest = np.rint((units - top) * 2.0**LIMB_BITS)
-            for sums, limb in ((high, top), (low, rest)):
-                sums.append(np.bincount(found, limb, k).astype(np.int64))
-        return [np.bincount(found, minlength=k), *high, *low]
+        k, columns = len(self.places), len(points)
+        scales = [2.0 ** (LIMB_BITS - exponent) for exponent in self.exponents()]
+        sums = np.zeros((1 + 2 * columns, k), np.int64)
+        for block in self.blocks(points):
+            found = self._nearest(block)
+            sums[0] += np.bincount(found, minlength=k)
+            for at, (column, scale) in enumerate(zip(block, scales, strict=True), 1):
+                rest = column * scale
+                high = np.rint(rest)
+                rest -= high
+                rest *= 2.0**LIMB_BITS
+                sums[at] += np.bincount(found, high, k).astype(np.int64)
+                sums[at + columns] += np.bincount(found, np.rint(rest, out=rest), k).astype(np.int64)
+        return sums
 
     def move(self, counts: Ints, sums: list[list[int]]) -> Floats:
         """Return the middles of the points, ``sums`` in units of 2**-52; a centre without points stays."""
         places = self.places.copy()
+        exponents = self.exponents()
         for cluster, points in enumerate(counts.tolist()):
             if points:
-                for at, largest in enumerate(self.largest.tolist()):
-                    exponent = math.frexp(largest)[1] - 2 * LIMB_BITS
-                    places[cluster, at] = math.ldexp(sums[at][cluster] / points, exponent)
+                for at, exponent in enumerate(exponents):
+                    middle = sums[at][cluster] / points
+                    places[cluster, at] = math.ldexp(middle, exponent - 2 * LIMB_BITS)
         return places
 
 

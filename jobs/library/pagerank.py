@@ -57,12 +57,12 @@ class Rank:
             ranks = self.of(batch.column("number").to_numpy()[begins], side["totals"])
             shares = np.repeat(ranks // np.maximum(degrees, 1), degrees)
             targets = batch.column("target")
-            for node, number in (
-                (targets.filter(pc.is_valid(targets)), shares),
-                (batch.column("node").take(pa.array(begins)), np.zeros(len(begins), np.int64)),
-            ):
-                columns = [node, pa.nulls(len(node), targets.type), pa.array(number)]
-                yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+            reached = [targets.filter(pc.is_valid(targets)), batch.column("node").take(pa.array(begins))]
+            nodes, sums = add_alike(
+                pa.concat_arrays(reached), np.concatenate([shares, np.zeros(len(begins), np.int64)])
+            )
+            columns = [nodes, pa.nulls(len(nodes), nodes.type), pa.array(sums)]
+            yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
     def change(self, batches: Iterable[pa.RecordBatch], *, side: Any) -> Iterator[pa.RecordBatch]:
         """Add up how far the ranks moved; the rows of a node are its old and its new sum."""
@@ -87,7 +87,7 @@ class Rank:
 
 
 def is_sum(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Return the rows that are sums: they have no target, so each is the first of its node."""
+    """Return the rows that are sums: they have no target, and the join's first input, so each comes before its links."""
     import numpy as np
 
     return np.flatnonzero(batch.column("target").is_null().to_numpy(zero_copy_only=False))
@@ -107,6 +107,24 @@ def whole_nodes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held.append(batch)
     if held:
         yield concat(held)
+
+
+def add_alike(nodes: pa.Array, numbers: npt.NDArray[np.int64]) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """Add the numbers of equal nodes where that is cheap: integers that lie close together.  Others wait for the shuffle."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not pa.types.is_integer(nodes.type) or not len(nodes):
+        return nodes, numbers
+    names = nodes.to_numpy()
+    least, most = int(names.min()), int(names.max())
+    if most - least > 8 * len(names):
+        return nodes, numbers
+    there, sums = np.zeros(most - least + 1, np.bool_), np.zeros(most - least + 1, np.int64)
+    there[names - least] = True
+    np.add.at(sums, names - least, numbers)
+    found = np.flatnonzero(there)
+    return pa.array(found + least), sums[found]
 
 
 def ends(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -158,7 +176,9 @@ def pagerank(
 
     def sums_of(data: Dataset, name: str, **more: Any) -> Dataset:
         folds = {"number": "sum", "target": "max"}  # no row has a target
-        return Stage(name=name, keys=["node"], aggregate=folds, partitions=partitions, **more)(data)
+        return Stage(
+            name=name, keys=["node"], aggregate=folds, partitions=partitions, keeps_keys=True, **more
+        )(data)
 
     def totals_of(sums: Dataset) -> Dataset:
         counts = pa.schema([("all", pa.int64()), ("nodes", pa.int64()), ("number", pa.int64())])
@@ -172,8 +192,8 @@ def pagerank(
         map_batch=to_links,
         schema=schema,
         keys=["node"],
-        order=["target"],
         partitions=partitions,
+        keeps_keys=True,
     )(edges.lines())
     sums = sums_of(links, "nodes", map_batch=ends)
     totals = totals_of(sums)
@@ -182,7 +202,6 @@ def pagerank(
         passed_on = Stage(
             name="spread",
             keys=["node"],
-            order=["target"],
             side={"totals": totals},
             reduce_batch=rank.spread,
             partitions=partitions,
