@@ -569,6 +569,7 @@ def test_a_job_file_of_the_documentation_runs(run_job: Any, tmp_path: Path, name
         "known": ["cat\t0", "cat\t17", "cats\t17"],
         "top": ["-3\tthe", "-2\tcat", "-1\ta"],
         "halve": ["12\t0", "7\t0", "8\t0"],
+        "least": ["a\ta", "cat\tcat", "of\ta", "the\tcat"],
         "both": ["a\t(1, 1)", "cat\t(2, 2)", "cats\t(1, 1)", "of\t(1, 1)", "the\t(3, 3)"],
         "visits": ["a\tof", "cat\tthe", "the\tcat"],
         "by_length": ["12\t1", "7\t1", "8\t1"],
