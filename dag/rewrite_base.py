@@ -76,3 +76,8 @@ def listed(names: Iterable[str], most: int = 3) -> str:
     if len(found) > most + 1:
         return f"{', '.join(found[:most])} and {len(found) - most} more"
     return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"
+
+
+def tasks(count: int) -> str:
+    """Return a number of tasks in words."""
+    return f"{count:,} task{'' if count == 1 else 's'}"

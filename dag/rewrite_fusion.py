@@ -14,7 +14,7 @@ from typing import Any
 
 from .graph import Graph, Node, Part
 from .logical import Flatten, Fused, Group, Map, Merge, Read, Split, Step, Take, Write
-from .rewrite_base import Names, Rewritten, listed, with_inputs
+from .rewrite_base import Names, Rewritten, listed, tasks, with_inputs
 from .rewrite_partitions import Placement, placements
 from .rewrite_units import Piece, Source, Units, cut_in_pieces
 
@@ -80,8 +80,8 @@ def _fuse_users(units: Units, piece: Piece, workers: int) -> str | None:
             return f"{user.name} needs all of its partitions"
         if source.take != "own":
             return None  # a level of a tree needs several, which is what trees are
-        if user.closed or source.element is not None:
-            return f"{user.name} is no operator that runs in a task of others"
+        if user.closed:
+            return f"{user.name} {'only names its partitions' if isinstance(user.op, Flatten) else 'is fused already'}"
     if piece.kept:
         return "it is kept"
     if piece.is_output:
@@ -109,6 +109,8 @@ def _fuse_siblings(units: Units, piece: Piece, workers: int) -> str | None:
         for other in readers[:at]:
             if units.unit(other) == units.unit(user):
                 break
+            if units.in_turn(units.unit(user), units.unit(other)):
+                continue  # one has to wait for the other: there is nothing to decide
             why = _objection(units, piece, user, other, workers)
             if why is None:
                 units.join({units.unit(other), units.unit(user)})
@@ -119,12 +121,11 @@ def _fuse_siblings(units: Units, piece: Piece, workers: int) -> str | None:
         apart.pop(user.name, None)
     if not apart:
         return None
-    return f"{listed(apart)} read {piece.name} in tasks of their own: {next(iter(apart.values()))}"
+    why = next(iter(apart.values()))
+    return f"{listed(apart)} {'read' if len(apart) > 1 else 'reads'} {piece.name} in other tasks than those before: {why}"
 
 
 def _objection(units: Units, piece: Piece, one: Piece, other: Piece, workers: int) -> str | None:
-    if units.in_turn(units.unit(one), units.unit(other)):
-        return f"{one.name} has to wait for {other.name}"
     if piece.count < workers:
         return f"they can run side by side, and {piece.count} partitions are fewer than {workers} workers"
     return units.objection({units.unit(one), units.unit(other)})
@@ -247,7 +248,7 @@ class _Emission:
             values = "" if len(exposed) == 1 else f", making {len(exposed)} values"
             self._applied.append(
                 f"{listed([piece.name for piece in whole], 5)} run in one task per partition{values}: "
-                f"{count * picks} tasks instead of {count * len(whole)}"
+                f"{tasks(count * picks)} instead of {count * len(whole)}"
             )
 
 

@@ -19,7 +19,7 @@ from .logical import (
     output_nodes,
     takes_of,
 )  # fmt: skip
-from .rewrite_base import Rewritten, moved, rebuild, with_inputs
+from .rewrite_base import Rewritten, moved, rebuild, tasks, with_inputs
 
 # A part below this is not worth a task: a task costs a few tenths of a millisecond, reading this much some milliseconds.
 TINY_PART_BYTES = 4 << 20
@@ -130,7 +130,7 @@ def size_partitions(graph: Graph, *, workers: int) -> Rewritten:
         joined.update(behind)
         assert op.function is not None
         assert op.together is not None
-        applied.append(f"{node.name} reads {count} parts in {len(runs)} tasks, for {workers} workers")
+        applied.append(f"{node.name} reads {count} parts in {tasks(len(runs))}, for {workers} workers")
         function = partial(_read_run, op.function, op.together)
         return replace(node, op=replace(op, key=_run_key(op.key, width), parts=runs, function=function))
 

@@ -566,6 +566,49 @@ def test_with_fewer_partitions_than_workers_what_can_run_side_by_side_does() -> 
     assert len(expand(apart.graph)) == 2 + 4 + 8
 
 
+def test_tasks_that_read_the_same_kept_partitions_become_one() -> None:
+    kept = node("kept", DOUBLE, reading("r"), keep=True)
+    graph = Graph((group("g", do("left", kept)), group("h", do("right", kept, function=rekey))))
+    done = fuse(graph)
+    assert done.applied[1] == (
+        "left, g.split, right and h.split run in one task per partition, making 2 values: 3 tasks instead of 12"
+    )
+    assert len(expand(done.graph)) == 3 + 3 + 4 + 4
+    assert values_of(expand(done.graph)) == model(graph)
+
+
+def test_outputs_have_tasks_of_their_own_where_joining_them_would_save_none() -> None:
+    kept = node("kept", DOUBLE, reading("r"), keep=True)
+    graph = Graph((do("left", kept), do("right", kept)))
+    done = fuse(graph)
+    assert done.refused[1] == (
+        "right reads kept in other tasks than those before: it would save no task, as each output has one of its own"
+    )
+    assert len(expand(done.graph)) == 9
+
+
+def test_an_output_inside_a_larger_task_is_handed_out_under_its_name() -> None:
+    parsed = do("parsed", reading("r"))
+    graph = Graph((do("seen", parsed), group("g", do("counted", parsed))))
+    done = optimise(graph)
+    tasks = expand(done.graph)
+    assert [task.name for task in tasks.outputs[:3]] == ["seen[0]", "seen[1]", "seen[2]"]
+    assert len(tasks) == 3 + 3 + 4
+    assert values_of(tasks) == model(graph)
+    assert fused_operations(done.graph) == 1
+
+
+def test_a_new_node_gives_way_to_an_old_one_of_its_name() -> None:
+    source = reading("r")
+    grouped = node("g", group_op(2), source)
+    kept = node("kept", DOUBLE, grouped, keep=True)
+    first = optimise(Graph((kept,)))
+    assert [each.name for each in first.graph.nodes] == ["r", "kept"]
+    second = optimise(Graph((kept, node("other", REKEY, grouped))), earlier=first.became)
+    assert [each.name for each in second.graph.nodes] == ["r", "kept", "r~2", "other"]
+    assert values_of(expand(second.graph)) == model(Graph((kept, node("other", REKEY, grouped))))
+
+
 def test_a_loop_reads_and_parses_once_for_all_rounds() -> None:
     calls: Counter[str] = Counter()
 
