@@ -156,7 +156,9 @@ def _ways(
     if baseline:
         stored = {**options.store_options, **({"replication": 1} if on_gfs else {})}
         ways["one thread"] = replace(
-            whole, engine="single", options={**common, "workers": 0, "store_options": stored}
+            whole,
+            engine="single",
+            options={**common, "workers": 0, "plan_for": options.planned_workers, "store_options": stored},
         )
     return ways
 

@@ -105,7 +105,9 @@ def explain(
         partitions = 0
         if stage.shuffles:
             partitions = (
-                stage.partitions or options.partitions or default_partitions(bytes_in, options.workers)
+                stage.partitions
+                or options.partitions
+                or default_partitions(bytes_in, options.planned_workers)
             )
         report = trial[number - 1] if trial else None
         stages.append(
@@ -152,7 +154,7 @@ def splits_of(given: Dataset, options: Options) -> tuple[int, int]:
     source = given.source
     if given.sample_ranges is not None:
         source = replace(source, sample_ranges=given.sample_ranges)
-    splits = plan_splits(source, split_bytes=options.split_bytes, min_splits=max(1, options.workers))
+    splits = plan_splits(source, split_bytes=options.split_bytes, min_splits=options.planned_workers)
     return len(splits), sum(split.bytes for split in splits)
 
 

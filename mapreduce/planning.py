@@ -123,7 +123,7 @@ def plan_stage(
                 _check_lines(files[0], job_name)
             inputs.append(_with_schema(given, files, stage.is_batch))
             splits = plan_splits(
-                given.source, split_bytes=options.split_bytes, min_splits=max(1, options.workers), files=files
+                given.source, split_bytes=options.split_bytes, min_splits=options.planned_workers, files=files
             )
             total_bytes += sum(split.bytes for split in splits)
         maps.extend(MapWork(input=number, split=split) for split in splits)
@@ -132,7 +132,7 @@ def plan_stage(
     shuffle = None
     if stage.shuffles:
         partitions = (
-            stage.partitions or options.partitions or default_partitions(total_bytes, options.workers)
+            stage.partitions or options.partitions or default_partitions(total_bytes, options.planned_workers)
         )
         shuffle = _shuffle(stage, batch_schema, partitions, made)
     out_schema = (stage.output_schema or batch_schema) if stage.is_batch else None

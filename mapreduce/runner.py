@@ -34,6 +34,8 @@ class Options:
 
     Args:
         workers: worker processes; 0 runs every task in this process, one after the other (for a debugger).
+        plan_for: splits and partitions are planned for so many workers, by default those that there are; a plan made for
+            others gives other last digits to sums of floats.
         partitions: reduce tasks of stages that do not say; chosen from the input's size otherwise.
         memory_bytes: per worker process.
         split_bytes: largest piece of input for one map task.
@@ -48,6 +50,7 @@ class Options:
     """
 
     workers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    plan_for: int | None = None
     partitions: int | None = None
     memory_bytes: int = 2048 * MIB
     split_bytes: int = 64 * MIB
@@ -62,6 +65,11 @@ class Options:
     errors: str = "strict"
     delimiter: bytes = b"\n"
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def planned_workers(self) -> int:
+        """For how many workers splits and partitions are planned."""
+        return max(1, self.workers if self.plan_for is None else self.plan_for)
 
     def __post_init__(self) -> None:
         if self.workers < 0:
