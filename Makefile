@@ -22,6 +22,8 @@ demo: $(VENV)/.installed
 	$(BIN)/mr head -n 5 demo-data/sorted
 	$(BIN)/mr head -n 10 demo-data/counts
 	$(BIN)/mr cat demo-data/top
+	$(BIN)/mr generate points demo-data/points.csv --size 10MB --seed 1
+	$(BIN)/mr compare gradient demo-data/points.csv -p iterations=10 --runs 3 --report demo-data/report.html
 
 test: $(VENV)/.installed lint types unit
 
