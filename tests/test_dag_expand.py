@@ -236,6 +236,8 @@ def test_no_parts_are_no_tasks_and_a_group_of_nothing_merges_nothing() -> None:
         (lambda r, s: node("g", Group(partitions=2, splits=(cut,), merge=join, placed=(0,)), r), "input 0 is said to be"),
         (lambda r, s: node("m", Map(function=sum, associative=True), r), "an associative map has one input, whole"),
         (lambda r, s: node("f", Flatten(), Part(r, 0)), "f: an output must be a value of its own"),
+        (lambda r, s: node("m", Map(function=str), Part(node("f", Flatten(), Part(r, 0)), 0)), "f: its partitions are parts"),
+        (lambda r, s: fuse(Graph((node("m", Map(), r),))).graph.outputs[0], "m: a map needs a function"),
     ],
 )  # fmt: skip
 def test_a_graph_that_cannot_run_is_refused_by_name(make: Any, words: str) -> None:

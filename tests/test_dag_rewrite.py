@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -383,6 +384,45 @@ def test_what_is_kept_once_is_kept_when_shared() -> None:
         ("once", True),
         ("g", False),
     ]
+
+
+def test_operators_move_in_front_of_a_flatten_and_count_on() -> None:
+    flat = flatten("f", reading("a", 2), flatten("inner", reading("b", 1), reading("c", 3)))
+    numbered_rows = node("m", REVERSE, flat)
+    graph = Graph((write("out", numbered_rows), group("g", flat)))
+    done = sink_flattens(graph)
+    assert done.applied == (
+        "f takes the inputs of inner one by one",
+        "m runs in front of f, on each of 3 inputs",
+        "out runs in front of m, on each of 3 inputs",
+        "g takes the inputs of f one by one",
+    )
+    assert [each.name for each in done.graph["out"].inputs if isinstance(each, Node)] == [
+        "out.0",
+        "out.1",
+        "out.2",
+    ]
+    assert values_of(expand(done.graph)) == model(graph)
+
+
+def test_a_map_stays_behind_a_flatten_that_is_kept_or_cut_otherwise() -> None:
+    a, b, c = reading("a", 2), reading("b", 1), reading("c", 3)
+    apart = sink_flattens(Graph((do("m", flatten("f", a, b), c),)))
+    assert apart.refused == ("m stays behind f: not all of its inputs are flattened in the same way",)
+    swapped = sink_flattens(Graph((do("m", flatten("f", a, b), flatten("h", b, a)),)))
+    assert swapped.refused == apart.refused
+    kept = node("f", Flatten(), a, b, keep=True)
+    graph = Graph((do("m", kept), group("g", kept), do("n", kept, flatten("h", a, b))))
+    done = sink_flattens(graph)
+    assert done.refused == tuple(f"{name} stays behind f: that is kept" for name in "mgn")
+    assert done.graph.nodes == graph.nodes
+
+
+def test_a_group_with_an_input_in_place_leaves_its_flattens_alone() -> None:
+    graph = Graph(
+        (node("g", replace(group_op(3), placed=(1,)), flatten("f", reading("a")), reading("b", 3)),)
+    )
+    assert sink_flattens(graph).graph.nodes == graph.nodes
 
 
 def test_partial_sums_are_made_in_front_of_the_split_only_where_that_changes_no_byte() -> None:
