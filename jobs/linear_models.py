@@ -169,6 +169,7 @@ class Gradient:
         sets, width = weights.shape
         self._block_rows = max(1, BLOCK_VALUES // (width + 3 * sets + 3))
         self._matrix = np.ones((width, 0))
+        self._vectors = np.empty((4, 0))
 
     def of(self, columns: Sequence[Column], targets: Column, chosen: Ints | None = None) -> Partial:
         """Return what rows add to the gradient: all of them, or those with the numbers ``chosen``.
@@ -179,6 +180,7 @@ class Gradient:
         block_rows = min(self._block_rows, rows)
         if self._matrix.shape[1] < block_rows:
             self._matrix = np.ones((len(self._units), block_rows))
+            self._vectors = np.empty((4, block_rows))
         found = Partial(rows=0, loss=0.0, sums=np.zeros_like(self._slopes))
         for start in range(0, rows, max(block_rows, 1)):
             stop = min(start + block_rows, rows)
@@ -192,16 +194,18 @@ class Gradient:
         return Partial(rows=found.rows, loss=found.loss, sums=found.sums / self._units)
 
     def _logistic(self, matrix: Floats, targets: Column) -> tuple[float, Floats]:
-        sign = np.multiply(targets, -2.0)
+        sign, wrong, size, share = self._vectors[:, : len(targets)]
+        np.multiply(targets, -2.0, out=sign)
         sign += 1.0
-        wrong = np.einsum("ij,i->j", matrix, self._slopes[0])
-        wrong *= sign  # how far each row lies on the wrong side: its loss is log(1 + exp(wrong))
-        decay = np.abs(wrong)
-        loss = (float(np.add.reduce(wrong)) + float(np.add.reduce(decay))) / 2
-        decay = exponential(np.negative(decay, out=decay))  # at most 1: nothing overflows
-        whole = decay + 1.0
+        # How far each row lies on the wrong side: its loss is log(1 + exp(wrong)).
+        np.einsum("ij,i->j", matrix, self._slopes[0], out=wrong)
+        wrong *= sign
+        np.abs(wrong, out=size)
+        loss = (float(np.add.reduce(wrong)) + float(np.add.reduce(size))) / 2
+        decay = exponential(np.negative(size, out=size))  # at most 1: nothing overflows
+        whole = np.add(decay, 1.0, out=size)
         loss += log_total(whole, 2.0)
-        share = np.maximum(decay, wrong > 0)
+        np.maximum(decay, wrong > 0, out=share)
         share /= whole
         share *= sign
         return loss, weighted_sums(matrix, share)[None]
