@@ -54,6 +54,8 @@ def find_job(reference: str) -> Job:
     if place.endswith(".py"):
         return _choose(_load_file(Path(place)), name, place)
     if ":" in reference:
+        if not place:
+            raise BadJob(f"{reference!r} names no file or module before the colon")
         return _choose(_load_module(place), name, place)
     if reference not in library_names() and Path(f"{reference}.py").is_file():
         raise BadJob(f"there is no job {reference!r} in the library; for the file give {reference}.py")
@@ -155,7 +157,8 @@ def _where(error: BaseException, folder: str, place: str) -> str:
     """One line: file, line and error, at the innermost frame that is the user's."""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError):
-        return f"{error.filename or place}:{error.lineno}: {type(error).__name__}: {error.msg}"
+        line = f":{error.lineno}" if error.lineno else ""
+        return f"{error.filename or place}{line}: {type(error).__name__}: {error.msg}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename.startswith(folder.rstrip(os.sep) + os.sep):
             return f"{frame.filename}:{frame.lineno}: {' '.join(what.split())}"

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import publish
-from .errors import BadJob, FunctionFailed, JobError
-from .guard import user_traceback
+from .errors import BadJob, FunctionFailed
+from .guard import is_failure, user_traceback
 from .home import new_run, write_record
 from .inputs import Source
 from .owed import remove_owed
@@ -106,27 +106,36 @@ def drive(begun: Begun, rows: Callable[[Dataset], list[Any]]) -> Dataset:
         FunctionFailed: it raises.
     """
     job = begun.job
-    try:
+    with _planning(job):
         built = job.build([Dataset(source=source) for source in begun.sources], begun.parameters)
-    except JobError:
-        raise
-    except Exception as error:
-        raise FunctionFailed(
-            f"job {job.name!r}: building the plan raised {type(error).__name__}: {error}",
-            user_traceback(error, error.__traceback__),
-        ) from error
     if inspect.isgenerator(built):
         rounds: Generator[Any, Any, Any] = built
         try:
-            wanted = next(rounds)
+            found: list[Any] | None = None
             while True:
-                wanted = rounds.send(rows(_dataset(job, wanted, "yielded")))
+                with _planning(job):
+                    wanted = rounds.send(found)
+                found = rows(_dataset(job, wanted, "yielded"))
         except StopIteration as stop:
             built = stop.value
     final = _dataset(job, built, "returned")
     if final.stage is None:
         raise BadJob(f"job {job.name!r} returns its input; it has no stage to run")
     return final
+
+
+@contextmanager
+def _planning(job: Job) -> Iterator[None]:
+    """Tell an error of the job's own function as one."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, StopIteration) or not is_failure(error):  # a generator returns by StopIteration
+            raise
+        raise FunctionFailed(
+            f"job {job.name!r}: building the plan raised {type(error).__name__}: {error}",
+            user_traceback(error, error.__traceback__),
+        ) from error
 
 
 def _dataset(job: Job, value: Any, verb: str) -> Dataset:

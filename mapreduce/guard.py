@@ -32,7 +32,7 @@ class Guard:
             raise type(error)(f"{self.stage}, {self.place}: {error}") from None
         if isinstance(error, WrongResult):
             raise FunctionFailed(f"{self._where()}: {error}") from None
-        if error is None or isinstance(error, JobError) or not isinstance(error, Exception):
+        if error is None or not is_failure(error):
             return
         shown = _user_frames(frames)
         if not shown and isinstance(error, (TypeError, ValueError)) and "unpack" in str(error):
@@ -61,6 +61,16 @@ class Guard:
         for group in groups:
             self.record = f"with key {group[0]!r}"
             yield group
+
+
+def is_failure(error: BaseException) -> bool:
+    """Return whether an error out of a user's function is a failure of that function, ``sys.exit()`` included.
+
+    Not so what has been told already, Ctrl-C, and a kind of ``SystemExit`` that a signal's handler raises.
+    """
+    if isinstance(error, SystemExit):
+        return type(error) is SystemExit
+    return not isinstance(error, (JobError, KeyboardInterrupt, GeneratorExit))
 
 
 class WrongResult(TypeError):

@@ -114,7 +114,7 @@ def describe_full_disk(task: str, error: BaseException, folder: str) -> str:
 
 
 def _traceback_text(error: BaseException) -> str:
-    if isinstance(error, FunctionFailed) and error.traceback_text:
+    if isinstance(error, FunctionFailed):
         return error.traceback_text
     trace: TracebackType | None = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):

@@ -104,6 +104,21 @@ def plan_raises(text):
     return Stage(map=undefined_name)(text)
 
 @job
+def second_round_raises(text):
+    rows = yield Stage(map=lambda o, line: [(line, o)])(text)
+    1 / (len(rows) - 3)
+
+@job
+def plan_exits(text):
+    raise SystemExit(0)
+
+@job
+def exits(text):
+    def parse(offset, line):
+        raise SystemExit(0)
+    return Stage(map=parse)(text)
+
+@job
 def copied(text):
     return Stage(map=lambda o, line: [(line, o)], reduce=lambda k, vs: [(k, v) for v in vs])(text)
 
@@ -254,6 +269,7 @@ def test_an_output_in_a_folder_without_the_right_to_write(mr: MrCommand) -> None
         ("raise ValueError('two\\nlines')", "job.py:1: ValueError: two lines"),
         ("import sys\nsys.exit(3)", "job.py:2: SystemExit: 3"),
         ("x = 1", "job.py defines no job; put @job above"),
+        ("x = 1\0", "job.py: SyntaxError: source code string cannot contain null bytes"),
     ],
 )
 def test_a_job_file_that_does_not_import_is_named_with_its_line(
@@ -419,12 +435,28 @@ def test_an_exception_that_does_not_unpickle_is_shown_as_it_was(mr: MrCommand) -
 )
 def test_a_function_that_returns_the_wrong_thing(mr: MrCommand, job: str, says: str) -> None:
     assert says in mr.refuse(f"jobs_.py:{job}", "in.txt")
+    if job.startswith("no_i"):
+        assert says in mr.refuse(f"jobs_.py:{job}", "in.txt", workers=1)
 
 
-def test_a_plan_that_raises_is_named(mr: MrCommand) -> None:
-    ended = mr.fail("jobs_.py:plan_raises", "in.txt")
-    assert "job 'plan_raises': building the plan raised NameError" in ended.err.splitlines()[0]
-    assert "runner.py" not in ended.err
+@pytest.mark.parametrize(
+    ("job", "raised"),
+    [
+        ("plan_raises", "NameError"),
+        ("second_round_raises", "ZeroDivisionError"),
+        ("plan_exits", "SystemExit"),
+    ],
+)
+def test_a_plan_that_raises_is_named(mr: MrCommand, job: str, raised: str) -> None:
+    ended = mr.fail(f"jobs_.py:{job}", "in.txt")
+    assert f"job '{job}': building the plan raised {raised}" in ended.err.splitlines()[0]
+    assert "/mapreduce/" not in ended.err
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_sys_exit_in_a_function_fails_the_run_and_is_no_success(mr: MrCommand, workers: int) -> None:
+    ended = mr.fail("jobs_.py:exits", "in.txt", workers=workers)
+    assert "job 'exits', stage 'parse', input in.txt, record 0: SystemExit: 0" in ended.err.splitlines()[0]
 
 
 def test_closures_and_callable_objects_are_functions_too(mr: MrCommand) -> None:

@@ -68,6 +68,14 @@ def mr() -> None:
     """
 
 
+class Ended(SystemExit):
+    """A signal asked for the end; not what ``sys.exit()`` in a function of a job raises."""
+
+
+def _end(number: int, frame: Any) -> None:
+    raise Ended(128 + number)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run ``mr``: exit 0, or 1 for a failure, 2 for a wrong command line, 130 for Ctrl-C."""
     if (
@@ -77,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
 
         restart_tuned()
     # `kill PID` ends a run as Ctrl-C does, with its processes and files.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, _end)
     try:
         code = mr.main(args=arguments, prog_name="mr", standalone_mode=False)
         sys.stdout.flush()
@@ -86,6 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would kill the interpreter on its way out
         click.echo("interrupted; nothing was left behind", err=True)
         sys.exit(130)
     except BrokenPipeError:
