@@ -115,6 +115,7 @@ class Bar:
     style: str
     bar: Markup
     text: str
+    marked: bool = False
 
 
 def _tile(comparison: Comparison, name: str) -> dict[str, Any]:
@@ -150,15 +151,27 @@ def _waterfalls(comparison: Comparison) -> list[Waterfall]:
     pair = (comparison.mapreduce, comparison.dag)
     full = max((stage.measured.total for engine in pair for stage in engine.stages), default=0)
     return [
-        Waterfall(
-            label=engine.label, style=engine.engine,
-            rows=[_stage_bar(stage, full) for stage in engine.stages[:MOST_BARS]] if engine in pair else [],
-            more=f"The first {MOST_BARS} of {len(engine.stages)} stages." if len(engine.stages) > MOST_BARS else "",
-            table=tables.stage_table(comparison, engine),
+        _waterfall(comparison, engine, full, engine in pair) for engine in comparison.engines if engine.stages
+    ]
+
+
+def _waterfall(comparison: Comparison, engine: Engine, full: int, with_bars: bool) -> Waterfall:
+    touching = [stage for stage in engine.stages if stage.measured.total or stage.modelled.total]
+    left_out = []
+    if len(touching) > MOST_BARS:
+        left_out.append(f"the first {MOST_BARS} of {len(touching)} stages that touch files")
+    if dry := len(engine.stages) - len(touching):
+        left_out.append(
+            f"{dry} stage{'s' if dry > 1 else ''} left out that touch{'' if dry > 1 else 'es'} no file"
         )
-        for engine in comparison.engines
-        if engine.stages
-    ]  # fmt: skip
+    more = "; ".join(left_out)
+    return Waterfall(
+        label=engine.label,
+        style=engine.engine,
+        rows=[_stage_bar(stage, full) for stage in touching[:MOST_BARS]] if with_bars else [],
+        more=f"{more[0].upper()}{more[1:]}." if more else "",
+        table=tables.stage_table(comparison, engine),
+    )
 
 
 def _sums(comparison: Comparison) -> list[Bar]:
@@ -194,7 +207,7 @@ def _stage_bar(stage: Stage, full: int, height_px: int = 11) -> Bar:
     said = format_size(measured.total)
     return Bar(
         label=stage.name, style="", bar=draw_bar(pieces, full, height_px),
-        text=f"{said}, {found.words}" if found.extra_bytes else said,
+        text=f"{said}, {found.words}" if found.extra_bytes else said, marked=found.marked,
     )  # fmt: skip
 
 

@@ -114,13 +114,13 @@ def say_amplification(comparison: Comparison) -> str:
     for engine in (comparison.mapreduce, comparison.dag):
         factor = amplification(comparison, engine)
         if factor is not None and engine.stages:
-            said.append(f"{engine.label} {factor:.2f}")
+            said.append(f"{engine.label}: {factor:.2f}")
     needed = sum(comparison.inputs.values()) + comparison.output_bytes
     if not said:
         return "The bytes of the stages were not recorded."
     return (
         f"For each byte of input and output ({format_size(needed)} together), bytes that went through files: "
-        f"{', '.join(said)}."
+        f"{'; '.join(said)}."
     )
 
 
@@ -192,7 +192,7 @@ def say_without_io(comparison: Comparison) -> str:
             left = wall_without_io_s(engine)
             share = left / engine.run.wall_s if engine.run.wall_s else 1.0
             said.append(
-                f"{engine.label} {say_seconds(left)} ({share:.0%} of {say_seconds(engine.run.wall_s)})"
+                f"{engine.label}: {say_seconds(left)} ({share:.0%} of {say_seconds(engine.run.wall_s)})"
             )
     if not said:
         return "No attempts were recorded, so the schedule cannot be replayed without its I/O."
@@ -206,7 +206,9 @@ def say_barriers(comparison: Comparison) -> str:
         available = engine.run.wall_s * engine.workers
         if engine.attempts and available:
             waited = barrier_wait_s(engine)
-            said.append(f"{engine.label} {say_seconds(waited)} ({waited / available:.1%} of all worker time)")
+            said.append(
+                f"{engine.label}: {say_seconds(waited)} ({waited / available:.1%} of all worker time)"
+            )
     return f"Workers that were done waited for the last one at barriers: {'; '.join(said)}." if said else ""
 
 
@@ -225,8 +227,12 @@ def say_cost(comparison: Comparison) -> str:
         words = f"{say_ratio(one / time)} as fast" if time <= one else f"{say_ratio(time / one)} slower"
         if cores is not None and time > one:
             words += f", and would need {cores:.0f} workers to draw level if it scaled perfectly"
-        said.append(f"{engine.label} on {engine.workers} is {words}")
+        said.append(f"{engine.label}, on {_workers(engine)}, is {words}")
     return f"One thread takes {say_seconds(wall(alone).median)}: {'; '.join(said)}." if said else ""
+
+
+def _workers(engine: Engine) -> str:
+    return f"{engine.workers} worker{'' if engine.workers == 1 else 's'}"
 
 
 def say_rounds(comparison: Comparison) -> str:
@@ -237,7 +243,7 @@ def say_rounds(comparison: Comparison) -> str:
         if len(engine.iterations_s) > 1:
             rest = spread(engine.iterations_s[1:]).median
             later.append(rest)
-            said.append(f"{engine.label} {say_seconds(engine.iterations_s[0])}, then {say_seconds(rest)}")
+            said.append(f"{engine.label}: {say_seconds(engine.iterations_s[0])}, then {say_seconds(rest)}")
     if not said:
         return ""
     factor = (
