@@ -78,4 +78,6 @@ class WorkerFailed(JobError):
 
 
 class Damaged(JobError, OSError):
-    """An intermediate file is not what was written."""
+    """An intermediate file is not what was written; ``path`` names it, where it is a file of a map task."""
+
+    path: str = ""

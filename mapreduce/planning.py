@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .runner import Options
 
 PARTITION_BYTES = 32 << 20  # input that justifies one more partition, up to one per worker
-LARGE_PARTITION_BYTES = 512 << 20
+LARGE_PARTITION_BYTES = 128 << 20  # several per worker: a partition's space is free again when it is done
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,8 @@ map task is run again.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +28,8 @@ from mapreduce.meter import current_meter, timing
 
 BLOCK_BYTES = 512 << 10
 _INDEX_FIELDS = 5
+_LEAST_HOLE_BYTES = 1 << 20
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,15 +125,15 @@ class RunReader:
         try:
             self.file = os.open(run.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise Damaged(f"run file {run.path} is gone; its map task has to run again") from None
+            raise _damaged(run, "is gone; its map task has to run again") from None
         row_bytes = 8 * _INDEX_FIELDS
         raw = self._pread(run.index_offset, run.blocks * row_bytes)
         index = np.frombuffer(raw, np.int64).reshape(-1, _INDEX_FIELDS)
         self.index: npt.NDArray[np.int64] = index[index[:, 0] == partition]
         if int(self.index[:, 3].sum()) != run.rows[partition]:
             self.close()
-            raise Damaged(
-                f"run file {run.path}: the index of partition {partition} does not match; run its map task again"
+            raise _damaged(
+                run, f"has an index of partition {partition} that does not match; run its map task again"
             )
         self.next_block = 0
 
@@ -171,20 +175,16 @@ class RunReader:
             with timing("shuffle"):
                 is_whole = crc32c(block) == checksum
             if not is_whole:
-                raise Damaged(
-                    f"run file {self.run.path} at byte {offset}: the checksum of the block is wrong; run its map task again"
+                raise _damaged(
+                    self.run, f"at byte {offset}: the checksum of the block is wrong; run its map task again"
                 )
             try:
                 with timing("serialise"):
                     batch = pa.ipc.read_record_batch(block, self.schema)
             except (pa.ArrowInvalid, OSError) as error:
-                raise Damaged(
-                    f"run file {self.run.path} at byte {offset}: {error}; run its map task again"
-                ) from error
+                raise _damaged(self.run, f"at byte {offset}: {error}; run its map task again") from error
             if batch.num_rows != rows:
-                raise Damaged(
-                    f"run file {self.run.path} at byte {offset}: {batch.num_rows} rows, index says {rows}"
-                )
+                raise _damaged(self.run, f"at byte {offset}: {batch.num_rows} rows, index says {rows}")
             yield batch
 
     def _pread(self, offset: int, size: int) -> Any:
@@ -194,9 +194,9 @@ class RunReader:
         while done < size:
             got = os.preadv(self.file, [view[done:]], offset + done)
             if got == 0:
-                raise Damaged(
-                    f"run file {self.run.path} ends at byte {offset + done}, expected {offset + size}; "
-                    "run its map task again"
+                raise _damaged(
+                    self.run,
+                    f"ends at byte {offset + done}, expected {offset + size}; run its map task again",
                 )
             done += got
         return data
@@ -206,6 +206,30 @@ class RunReader:
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
+
+
+def _damaged(run: Run, what: str) -> Damaged:
+    error = Damaged(f"run file {run.path} {what}")
+    error.path = run.path
+    return error
+
+
+def give_back(runs: Iterable[Run], partition: int) -> None:
+    """Give the disk space of one partition back to the system, where it can make holes in files (Linux).
+
+    For a partition whose part is written.  Its pages are then at hand for the parts that are still to come.
+    """
+    fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
+    if fallocate is None:
+        return
+    for run in runs:
+        size = run.bytes[partition]
+        if size >= _LEAST_HOLE_BYTES:
+            with contextlib.suppress(OSError):
+                file = os.open(run.path, os.O_WRONLY | os.O_CLOEXEC)
+                start = ctypes.c_long(sum(run.bytes[:partition]))
+                fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, start, ctypes.c_long(size))
+                os.close(file)
 
 
 def remove_runs(runs: Iterable[Run]) -> None:

@@ -13,17 +13,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from .errors import Damaged
 from .groups import iterate_groups, iterate_tagged_groups
 from .guard import Guard, fill
 from .inputs import Source, read_batches, read_records
 from .merge import merge
 from .outputs import extension_of, open_sink
 from .records import RecordBuffer
-from .runs import Run
+from .runs import Run, give_back
 from .shuffle import MapBuffer, Shuffle
 from .sides import Sides
 from .splits import Split
 from .stages import Stage, inject
+from .worker import MapOutputLost
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -220,15 +222,28 @@ class StageProgram:
     # -- reduce ---------------------------------------------------------------------------------
 
     def run_reduce(self, payload: int, mapped: Sequence[Mapped], task: TaskInfo) -> Written:
-        """Merge one partition of all maps' runs, reduce it and write its part."""
+        """Merge one partition of all maps' runs, reduce it and write its part.
+
+        Raises:
+            MapOutputLost: a run is gone or damaged; its map has to run again.
+        """
         assert self.shuffle is not None
+        runs = sorted((run for m in mapped for run in m.runs), key=lambda run: run.order)
         guard = self.guard(f"partition {payload}")
-        with guard, self.opened(task, f"partition {payload}") as available:
-            runs = sorted((run for m in mapped for run in m.runs), key=lambda run: run.order)
-            task.meter.records_in += sum(run.rows[payload] for run in runs)
-            memory_bytes = int(task.memory_bytes * MAP_SHARE)
-            rows = self._reduced(runs, payload, memory_bytes, available, guard)
-            return self.write(payload, task, rows)
+        try:
+            with guard, self.opened(task, f"partition {payload}") as available:
+                task.meter.records_in += sum(run.rows[payload] for run in runs)
+                memory_bytes = int(task.memory_bytes * MAP_SHARE)
+                rows = self._reduced(runs, payload, memory_bytes, available, guard)
+                written = self.write(payload, task, rows)
+        except Damaged as error:
+            for index, made in enumerate(mapped):
+                if any(run.path == error.path for run in made.runs):
+                    raise MapOutputLost(index, task.map_attempts[index]) from error
+            raise
+        # A reduce that is done is not done again; were its answer lost, the maps would be.
+        give_back(runs, payload)
+        return written
 
     def _reduced(
         self, runs: list[Run], partition: int, memory_bytes: int, available: dict[str, Any], guard: Guard

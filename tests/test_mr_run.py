@@ -366,3 +366,42 @@ def test_a_script_without_a_main_guard_and_with_modules_beside_it_runs(tmp_path:
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.stdout == "[('aa', 1), ('bb', 1)]\n", done.stderr
+
+
+@pytest.mark.parametrize("harm", ["flip", "remove", "cut"])
+def test_a_run_that_is_damaged_or_gone_has_its_map_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    """The first reduce harms a run of the first map before it reads it, as a bad disk would."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    made = make_text(tmp_path / "in.txt")
+    done = tmp_path / "harmed"
+
+    def damage(*, task):
+        if task.kind == "reduce" and not done.exists():
+            done.touch()
+            run = min(Path(os.environ["TMPDIR"]).glob("mrdag-*/worker-*/stage-*/map-00000-*/run-*"))
+            if harm == "remove":
+                run.unlink()
+            elif harm == "cut":
+                os.truncate(run, 10)
+            else:
+                data = bytearray(run.read_bytes())
+                data[len(data) // 4] ^= 1
+                run.write_bytes(data)
+
+    @job
+    def count(text):
+        return Stage(setup=damage, map=words, reduce=total, partitions=2)(text)
+
+    found = mapreduce.run(
+        count, str(tmp_path / "in.txt"), output=str(tmp_path / "out"),
+        options=Options(workers=2, split_bytes=1000, store=str(tmp_path / "store")),
+    )  # fmt: skip
+    counted = dict(line.split("\t") for line in read_text(tmp_path / "out"))
+    assert {word: int(n) for word, n in counted.items()} == collections.Counter(
+        word for line in made for word in line.split()
+    )
+    again = [row for row in found.stages[0].attempts if row.kind == "map" and row.task == 0]
+    assert [row.outcome for row in again] == ["done", "done"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import sys
 import tracemalloc
 from collections import defaultdict
 from pathlib import Path
@@ -22,7 +23,7 @@ from mapreduce.merge import INPUT_COLUMN, merge
 from mapreduce.order import Order, sort_permutation
 from mapreduce.partition import HashPartitioner, RangePartitioner, range_cuts
 from mapreduce.records import RecordBuffer, iterate_groups, iterate_tagged_groups
-from mapreduce.runs import Run, RunReader
+from mapreduce.runs import Run, RunReader, give_back
 from mapreduce.shuffle import MapBuffer, Shuffle, record_shuffle
 
 SCHEMA = pa.schema(
@@ -502,3 +503,25 @@ def test_groups_larger_than_memory_come_value_by_value(tmp_path: Path) -> None:
     assert sum(1 for _ in values) == rows - 1
     assert [(key, list(values)) for key, values in groups] == [("last", [-1])]
     assert RunReader(runs[0], 0, shuffle.schema).largest_block_bytes <= 1 << 18
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="holes in files are made on Linux only")
+def test_a_partition_that_is_done_gives_its_space_back_and_harms_no_other(tmp_path: Path) -> None:
+    shuffle = record_like(3)
+    (run,) = spill_all(
+        shuffle, str(tmp_path), [random_lines(np.random.default_rng(1), 60_000, 5_000)], 1 << 27
+    )
+    assert min(run.bytes) > 1 << 20
+
+    def rows(part: int) -> list[dict[str, Any]]:
+        return [row for batch in merge([run], part, shuffle, 1 << 27) for row in batch.to_pylist()]
+
+    others = [rows(0), rows(2)]
+    before = os.stat(run.path)
+    give_back([run], 1)
+    after = os.stat(run.path)
+    assert after.st_size == before.st_size
+    assert (before.st_blocks - after.st_blocks) * 512 > run.bytes[1] - 3 * 4096
+    assert [rows(0), rows(2)] == others
+    with pytest.raises(Damaged, match="run its map task again"):
+        list(merge([run], 1, shuffle, 1 << 27))
