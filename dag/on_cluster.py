@@ -23,8 +23,11 @@ from .travel import by_value, local_modules, pack
 
 # What a worker needs before it holds a single value.
 WORKER_BASE_BYTES = 300_000_000
+CONNECT_S = 10
 # After so many deaths of its workers a task is given up.
 ALLOWED_DEATHS = 3
+# Of values that are brought here at a time, on a cluster that does not say how much memory it has.
+GATHERED_BYTES = 1_000_000_000
 
 
 class Cluster:
@@ -47,7 +50,7 @@ class Cluster:
         self.spilled_bytes = 0
         self._cluster = None if address else _start_processes(workers, memory_bytes or 0, spill)
         try:
-            self._client = Client(address or self._cluster, set_as_default=False, timeout="20s")
+            self._client = Client(address or self._cluster, set_as_default=False, timeout=CONNECT_S)
         except OSError as error:
             raise GraphError(f"no Dask scheduler answers at {address}: {error}") from None
         try:
@@ -57,6 +60,9 @@ class Cluster:
                 memory_bytes = memory_bytes or _memory_of(self._client)
             self.workers = sum(worker["nthreads"] for worker in _info(self._client).values())
             self.memory_bytes = memory_bytes
+            self._direct = (
+                True if address is None else None
+            )  # workers elsewhere may not be reachable from here
             self._asked: set[str] = set()
             self._missing: set[str] = set()
             self._seen: dict[str, dict[str, int]] = self._client.run(traffic)
@@ -92,11 +98,19 @@ class Cluster:
         self._count_traffic()
         return futures
 
-    def gather(self, handles: Sequence[Any]) -> list[Any]:
-        """Bring the values of futures here."""
-        if not handles:
-            return []
-        return list(self._client.gather(list(handles), direct=self._cluster is not None or None))
+    def gather(self, handles: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+        """Bring the values of futures here, so many at a time as no worker has to load more than it can hold."""
+        most = (self.memory_bytes or GATHERED_BYTES) // 4 // self.workers
+        values: list[Any] = []
+        batch: list[Any] = []
+        batch_bytes = 0
+        for handle, size in zip(handles, sizes, strict=True):
+            if batch and batch_bytes + size > most:
+                values.extend(self._client.gather(batch, direct=self._direct))
+                batch, batch_bytes = [], 0
+            batch.append(handle)
+            batch_bytes += size
+        return values + (list(self._client.gather(batch, direct=self._direct)) if batch else [])
 
     def peak_memory(self, rows: Sequence[TaskRow]) -> int:
         """Return the sum over workers of the most memory that each had at the end of a task."""
@@ -140,7 +154,9 @@ def _start_processes(workers: int, memory_bytes: int, spill: bool) -> Any:
     import dask
     from distributed import LocalCluster
 
-    spilling: dict[str, Any] = {"target": 0.6, "spill": 0.7, "pause": 0.85, "terminate": 0.95}
+    share = memory_bytes // workers
+    target = min(0.6, 0.9 * share / (share + WORKER_BASE_BYTES))
+    spilling: dict[str, Any] = {"target": target, "spill": 0.7, "pause": 0.85, "terminate": 0.95}
     staying: dict[str, Any] = {"target": False, "spill": False, "pause": False, "terminate": 0.95}
     settings = {
         f"distributed.worker.memory.{name}": value for name, value in (spilling if spill else staying).items()
@@ -149,7 +165,7 @@ def _start_processes(workers: int, memory_bytes: int, spill: bool) -> Any:
         _leave_main_alone()
         return LocalCluster(
             n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None,
-            memory_limit=memory_bytes // workers + WORKER_BASE_BYTES, silence_logs=logging.CRITICAL,
+            memory_limit=share + WORKER_BASE_BYTES, silence_logs=logging.CRITICAL,
         )  # fmt: skip
 
 

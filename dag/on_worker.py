@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from .errors import NodeFailed
 from .task import Call, perform
 from .travel import Packed, fault_of_value
-
-_arrived_lock = threading.Lock()
 
 
 def execute(
@@ -67,12 +66,9 @@ def missing_modules(names: Sequence[str]) -> list[str]:
 
 
 def traffic(dask_worker: Any) -> dict[str, int]:
-    """Return what this worker has sent to others and written to disk since it began."""
+    """Return the bytes that this worker has taken from others and written to disk since it began."""
     spilled = getattr(dask_worker.data, "cumulative_metrics", {}).get(("disk-write", "bytes"), 0)
-    return {
-        "moved": int(dask_worker.transfer_outgoing_bytes_total),
-        "spilled": int(spilled),
-    }
+    return {"moved": _arrivals_of(dask_worker).total_bytes, "spilled": int(spilled)}
 
 
 def spills(dask_worker: Any) -> bool:
@@ -80,18 +76,46 @@ def spills(dask_worker: Any) -> bool:
     return hasattr(dask_worker.data, "spilled_total")
 
 
+class _Arrivals:
+    """What one worker has taken from others, read from its log, which forgets old entries.
+
+    (``transfer_outgoing_bytes_total`` would count what was sent to the client as well.)
+    """
+
+    def __init__(self) -> None:
+        self.total_bytes = 0
+        self._uncounted: dict[Any, int] = {}
+        self._last: Any = None
+        self._lock = threading.Lock()
+
+    def read(self, log: Iterable[Any]) -> None:
+        with self._lock:
+            entries = list(log)
+            for entry in reversed(entries):
+                if entry is self._last:
+                    break
+                self.total_bytes += sum(entry["keys"].values())
+                self._uncounted.update(entry["keys"])
+            self._last = entries[-1] if entries else None
+
+    def take(self, keys: Iterable[Any]) -> int:
+        """Return the bytes of those keys that have not been taken yet."""
+        with self._lock:
+            return sum(self._uncounted.pop(key, 0) for key in keys)
+
+
+_arrivals: WeakKeyDictionary[Any, _Arrivals] = WeakKeyDictionary()
+
+
+def _arrivals_of(worker: Any) -> _Arrivals:
+    found = _arrivals.setdefault(worker, _Arrivals())
+    found.read(worker.transfer_incoming_log)
+    return found
+
+
 def _moved_bytes(worker: Any) -> int:
     """Return the bytes of this task's inputs that came from other workers, if no task before it has counted them."""
     from distributed.worker import thread_state
 
-    with _arrived_lock:
-        facts = worker.__dict__
-        arrived: dict[Any, int] = facts.setdefault("_dag_arrived", {})
-        last, log = facts.get("_dag_arrived_to"), list(worker.transfer_incoming_log)
-        for entry in reversed(log):
-            if entry is last:
-                break
-            arrived.update(entry["keys"])
-        facts["_dag_arrived_to"] = log[-1] if log else None
-        task = worker.state.tasks.get(thread_state.key)
-        return sum(arrived.pop(each.key, 0) for each in task.dependencies) if task and arrived else 0
+    task = worker.state.tasks.get(thread_state.key)
+    return _arrivals_of(worker).take([each.key for each in task.dependencies] if task else [])

@@ -90,8 +90,8 @@ class _Engine(Protocol):
         """Return what stays: values, or handles on them."""
         ...
 
-    def gather(self, handles: Sequence[Any]) -> list[Any]:
-        """Return the values of handles."""
+    def gather(self, handles: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+        """Return the values of handles, which have these sizes."""
         ...
 
     def peak_memory(self, rows: Sequence[TaskRow]) -> int:
@@ -117,7 +117,7 @@ class _Threads:
 
         return run_on_threads(nodes, stays=stays, held=held, workers=self.workers, watch=watch)
 
-    def gather(self, handles: Sequence[Any]) -> list[Any]:
+    def gather(self, handles: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
         return list(handles)
 
     def peak_memory(self, rows: Sequence[TaskRow]) -> int:
@@ -222,9 +222,9 @@ class Session:
         )
         for node in pins.pinned:
             self._kept[node] = values[node], sizes[node]
-        return self._engine.gather(
-            [values[node] if node in values else held[node][0] for node in graph.outputs]
-        )
+        sizes.update((node, size) for node, (_, size) in held.items())
+        handles = [values[node] if node in values else held[node][0] for node in graph.outputs]
+        return self._engine.gather(handles, [sizes[node] for node in graph.outputs])
 
     @property
     def peak_memory_bytes(self) -> int:
