@@ -508,9 +508,7 @@ def test_groups_larger_than_memory_come_value_by_value(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="holes in files are made on Linux only")
 def test_a_partition_that_is_done_gives_its_space_back_and_harms_no_other(tmp_path: Path) -> None:
     shuffle = record_like(3)
-    (run,) = spill_all(
-        shuffle, str(tmp_path), [random_lines(np.random.default_rng(1), 60_000, 5_000)], 1 << 27
-    )
+    (run,) = spill_all(shuffle, str(tmp_path), [random_lines(np.random.default_rng(1), 60_000, 100)], 1 << 28)
     assert min(run.bytes) > 1 << 20
 
     def rows(part: int) -> list[dict[str, Any]]:
