@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 import pytest
 from example_comparison import make_comparison
 
+from jobs.cli import main
 from jobs.report import tables
 from jobs.report.combine import combine
 from jobs.report.derive import (
@@ -575,6 +576,42 @@ def test_two_comparisons_become_one_only_for_equal_work() -> None:
         combine([one, replace(two, job="kmeans")], ["a", "b"])
     with pytest.raises(BadInput, match="two comparisons have the name 'a'"):
         combine([one, two], ["a", "a"])
+
+
+def test_the_command_draws_files_again_in_every_form_and_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, two = make_comparison(seed=1), make_comparison(seed=2)
+    Path("a.json").write_text(to_json(one))
+    Path("b.json").write_text(to_json(two))
+    for inputs, wanted in ((["a.json"], one), (["a.json", "b.json"], combine([one, two], ["a", "b"]))):
+        with pytest.raises(SystemExit) as ended:
+            main(
+                [
+                    "compare",
+                    *inputs,
+                    "--report",
+                    "r.html",
+                    "--markdown",
+                    "r.md",
+                    "--json",
+                    "r.json",
+                    "--trace",
+                    "t.json",
+                ]
+            )
+        assert ended.value.code == 0
+        assert Path("r.html").read_text() == to_html(wanted)
+        assert Path("r.md").read_text() == to_markdown(wanted)
+        assert Path("r.json").read_text() == to_json(wanted)
+        assert Path("t.json").read_text() == to_trace(wanted)
+        assert "DAG is 13× faster than MapReduce" in " ".join(capsys.readouterr().out.split())
+    Path("c.json").write_text(to_json(two).replace('"schema_version": 1', '"schema_version": 9'))
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "a.json", "c.json"])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith("mr: c.json: schema version 9, this mr reads version 1")
 
 
 def test_the_package_carries_every_file_that_the_report_needs() -> None:

@@ -69,7 +69,8 @@ def compare(
 ) -> None:
     """Run JOB on INPUT as MapReduce and as a graph, and show what the difference costs.
 
-    `mr compare a.json [b.json ...]` draws what was measured before, without running anything.
+    `mr compare a.json [b.json ...]` draws what was measured before, without running anything; several files of one job
+    become one report, engine beside engine.
     """
     files = {"report": report, "markdown": markdown, "json": json_file, "trace": trace}
     for option, file in files.items():
@@ -111,21 +112,15 @@ def _absolute(given: Any) -> Any:
     return given
 
 
-def _draw_again(names: list[str], files: dict[str, str | None]) -> None:
+def _draw_again(paths: list[str], files: dict[str, str | None]) -> None:
+    from jobs.report.combine import combine
     from jobs.report.stored import from_json
 
-    for number, name in enumerate(names):
-        comparison = from_json(Path(name).read_bytes(), name)
-        _write(comparison, {k: _numbered(v, number) for k, v in files.items()})
-        _print(comparison, _numbered(files["report"], number))
-
-
-def _numbered(file: str | None, number: int) -> str | None:
-    """The first drawing has the name that was asked for, further ones a number before the ending."""
-    if file is None or number == 0:
-        return file
-    path = Path(file)
-    return str(path.with_name(f"{path.stem}-{number + 1}{path.suffix}"))
+    stems = [Path(path).stem for path in paths]
+    names = stems if len(set(stems)) == len(stems) else paths
+    comparison = combine([from_json(Path(path).read_bytes(), path) for path in paths], names)
+    _write(comparison, files)
+    _print(comparison, files["report"])
 
 
 def _write(comparison: Comparison, files: dict[str, str | None]) -> None:
