@@ -34,6 +34,7 @@ def optimise(graph: Graph, *, workers: int = 1, earlier: Mapping[Node, Node] | N
 
     A loop that makes one graph per round passes the ``became`` of the last round as ``earlier``: kept nodes then stay the nodes
     that they became, whose values the session holds, so that what does not change is read and computed once for all rounds.
+    ``became`` has the kept nodes and what they need.
 
     Raises:
         BadGraph: an operator is no logical one, or numbers of partitions do not fit.

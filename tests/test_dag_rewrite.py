@@ -235,7 +235,7 @@ def shown(node: Node) -> str:
 
 
 @pytest.mark.parametrize("name", REWRITES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(graph=graphs())
 def test_a_rewrite_changes_no_value_adds_no_task_and_changes_nothing_twice(name: str, graph: Graph) -> None:
     rewrite = REWRITES[name]
