@@ -87,7 +87,7 @@ def _fuse_users(units: Units, piece: Piece, workers: int) -> str | None:
     if piece.is_output:
         return "it is an output"
     if len({units.unit(user) for user in users}) > 1 and piece.count < workers:
-        return f"they can run side by side, and {piece.count} partitions are fewer than {workers} workers"
+        return f"they can run side by side; joined, they would use {piece.count} of {workers} workers"
     why = units.objection(together)
     if why is None:
         units.join(together)
@@ -127,7 +127,7 @@ def _fuse_siblings(units: Units, piece: Piece, workers: int) -> str | None:
 
 def _objection(units: Units, piece: Piece, one: Piece, other: Piece, workers: int) -> str | None:
     if piece.count < workers:
-        return f"they can run side by side, and {piece.count} partitions are fewer than {workers} workers"
+        return f"they can run side by side; joined, they would use {piece.count} of {workers} workers"
     return units.objection({units.unit(one), units.unit(other)})
 
 

@@ -602,7 +602,7 @@ def test_with_fewer_partitions_than_workers_what_can_run_side_by_side_does() -> 
     graph = Graph((group("g", do("left", source)), group("h", do("right", source))))
     assert len(expand(fuse(graph, workers=2).graph)) == 2 + 8
     apart = fuse(graph, workers=3)
-    assert "they can run side by side, and 2 partitions are fewer than 3 workers" in apart.refused[0]
+    assert "they can run side by side; joined, they would use 2 of 3 workers" in apart.refused[0]
     assert len(expand(apart.graph)) == 2 + 4 + 8
 
 
