@@ -42,6 +42,7 @@ from jobs.report.model import (
     Comparison,
     Drawing,
     Engine,
+    Parallelism,
     Run,
     Sample,
     Stage,
@@ -161,6 +162,7 @@ def test_another_schema_version_is_refused_in_one_line(version: object) -> None:
         (lambda c: c["engines"][0]["runs"][0].update(wall_s="3"), r"engines\[0\].runs\[0\].wall_s must be a number"),
         (lambda c: c["engines"][0].update(workers=True), r"engines\[0\].workers must be a whole number"),
         (lambda c: c["engines"][0].update(runs=[]), "mapreduce: run 0 is to be shown, but has 0 runs"),
+        (lambda c: c["engines"][0].update(workers=0), "mapreduce: 0 workers cannot have run anything"),
         (lambda c: c["engines"][0].update(engine="spark"), "'spark' is none of mapreduce, dag, single"),
         (lambda c: c["engines"].pop(1), "no engine is 'dag'"),
         (lambda c: c["engines"][1].update(label="mapreduce"), "two engines have one label"),
@@ -497,7 +499,13 @@ def test_a_comparison_with_bare_times_has_every_section_too() -> None:
     assert Page(to_html(made)).ids == list(SECTIONS)
     assert "Not sampled." in to_markdown(made)
     assert json.loads(to_trace(made))["traceEvents"] == []
-    nothing = comparison(engine("mapreduce", 0.0), engine("dag", 0.0), drawing=Drawing(text="a -> b"))
+    flat = Parallelism(work_s=0.0, span_s=0.0, burdened_span_s=0.0, tasks=0, workers=1, measured_s=0.0)
+    nothing = comparison(
+        engine("mapreduce", 0.0, attempts=(attempt(0, 0, 0),), memory=(Sample(at_s=0.0, memory_bytes=0),)),
+        engine("dag", 0.0, breakdown={"idle": 0.0}, iterations_s=(0.0, 0.0)),
+        drawing=Drawing(text="a -> b"),
+        parallelism=flat,
+    )
     assert Page(to_html(nothing)).ids == list(SECTIONS)
     to_markdown(nothing)
 

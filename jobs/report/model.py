@@ -290,6 +290,8 @@ def _check(comparison: Comparison) -> None:
     for engine in comparison.engines:
         if engine.engine not in ENGINES:
             raise BadComparison(f"engine {engine.engine!r} is none of {', '.join(ENGINES)}")
+        if engine.workers < 1:
+            raise BadComparison(f"{engine.label}: {engine.workers} workers cannot have run anything")
         if not 0 <= engine.shown < len(engine.runs):
             raise BadComparison(
                 f"{engine.label}: run {engine.shown} is to be shown, but has {len(engine.runs)} runs"
@@ -298,6 +300,8 @@ def _check(comparison: Comparison) -> None:
             raise BadComparison(
                 f"{engine.label}: {sorted(unknown)} in the breakdown is none of {', '.join(PARTS)}"
             )
+    if comparison.parallelism is not None and comparison.parallelism.workers < 1:
+        raise BadComparison(f"parallelism on {comparison.parallelism.workers} workers says nothing")
     for kind in ("mapreduce", "dag"):
         if kind not in {engine.engine for engine in comparison.engines}:
             raise BadComparison(f"no engine is {kind!r}; a comparison needs mapreduce and dag")

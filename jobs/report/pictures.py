@@ -105,7 +105,7 @@ def draw_axis(span_s: float) -> Markup:
     """Return an axis of time from 0 to ``span_s``."""
     shapes = [_line(0, 0.5, 1, 0.5, "axis")]
     for tick in ticks(span_s):
-        x = tick / span_s
+        x = tick / span_s if span_s > 0 else 0.0
         anchor = "start" if not tick else "end" if x > 0.96 else "middle"
         shapes.append(_line(x, 0, x, 5, "axis"))
         shapes.append(f'<text x="{x:.2%}" y="18" text-anchor="{anchor}">{_tick(tick)}</text>')
