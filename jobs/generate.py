@@ -58,6 +58,8 @@ def generate(
     """
     if kind not in KINDS:
         raise BadJob(f"cannot generate {kind!r}; the kinds are {', '.join(KINDS)}")
+    if not url:
+        raise BadJob("the name of the file is empty; say where to write")
     if size_bytes < 1:
         raise BadJob(f"size must be at least 1 byte, got {size_bytes}")
     if seed < 0:

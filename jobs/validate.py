@@ -59,6 +59,10 @@ class SortKey:
     descending: bool = False
 
     def __post_init__(self) -> None:
+        if not all(self.columns):
+            raise BadJob(
+                f"key must be a field number or names of columns (a,b), got {','.join(self.columns)!r}"
+            )
         if self.columns and (self.field is not None or self.numeric or self.separator is not None):
             raise BadJob("numeric and separator go with the number of a field, not with columns")
         if self.field is not None and self.field < 1:

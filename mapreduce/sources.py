@@ -80,6 +80,8 @@ def list_files(source: Source) -> list[InputFile]:
     found: list[tuple[str, int]] = []
     missing: list[str] = []
     for url in source.urls:
+        if not url:
+            raise MissingInput("no input: its name is empty; name a file, folder or pattern")
         listed = _list_local(local_path(url)) if is_local(url) else _list_remote(url, source.storage_options)
         if isinstance(listed, str):
             missing.append(listed)

@@ -12,6 +12,7 @@ How each format is read is in ``delimited`` (CSV), ``jsonlines`` and ``columnar`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -64,8 +65,8 @@ def unified_schema(files: Sequence[InputFile], source: Source) -> pa.Schema:
         schema = reader.file_schema(file, source)
         if schema.metadata != NO_ROWS.metadata:
             unknown = pa.string()
-        for name in schema.names:
-            if schema.names.count(name) > 1:
+        for name, count in Counter(schema.names).items():
+            if count > 1:
                 raise BadInput(f"{file.url}: there are several columns named {name!r}; rename all but one")
         for field in schema:
             type = _plain_type(field.type)
