@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from jobs.labelled_points import NUMBERS, Summary, class_numbers, floats_of, numbers_of, one_row
+from jobs.labelled_points import NUMBERS, Summary, class_numbers, floats_of, numbers_of, one_row, only_row
 from jobs.linear_models import (
     Floats,
     Gradient,
@@ -100,7 +100,7 @@ class Descent:
         """Return where the descent stands."""
         if "iterate" not in side:
             return Iterate.start(self.sets(summary), len(summary.features))
-        return read_iterate(side["iterate"].to_batches()[0], self.sets(summary))
+        return read_iterate(only_row(side["iterate"]), self.sets(summary))
 
     def sets(self, summary: Summary) -> int:
         """Return how many sets of weights the model has."""
@@ -128,7 +128,8 @@ class Descent:
         targets = class_numbers(batch.column(self.label), summary.classes)
         chosen = self._chosen(state, batch.num_rows)
         state.row += batch.num_rows
-        found = gradient.of(columns, targets, chosen)
+        with np.errstate(over="ignore", invalid="ignore"):  # the step refuses what is not finite
+            found = gradient.of(columns, targets, chosen)
         return one_row(PARTIAL_SCHEMA, state.split, found.rows, found.loss, found.sums.reshape(-1))
 
     def _chosen(self, state: Task, rows: int) -> Ints | None:
@@ -162,7 +163,7 @@ class Descent:
             momentum = momentum or 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             after = iterate.step(gradient, rate=rate, l2=self.l2, momentum=momentum)
-        if not np.isfinite(after.ahead).all():
+        if not (np.isfinite(after.ahead).all() and np.isfinite(after.losses[-1])):
             raise BadJob(
                 f"job 'gradient': the weights left the range of numbers in iteration {after.iteration} with a rate of "
                 f"{rate:.3g}; give a smaller rate=, or none to have it chosen"

@@ -52,6 +52,12 @@ def one_row(schema: pa.Schema, *values: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def only_row(table: pa.Table) -> pa.RecordBatch:
+    """Return a table of one row as a batch."""
+    row: pa.RecordBatch = table.combine_chunks().to_batches()[0]
+    return row
+
+
 def floats_of(rows: pa.RecordBatch, name: str, at: int = 0) -> Floats:
     """Return the list in one cell as an array."""
     found: Floats = rows.column(name)[at].values.to_numpy()
@@ -91,7 +97,7 @@ class Summary:
     @classmethod
     def of(cls, table: pa.Table) -> Summary:
         """Take it out of the first stage's row."""
-        row = table.combine_chunks().to_batches()[0]
+        row = only_row(table)
         return cls(
             moments=read_moments(row, 0),
             features=tuple(row.column("features")[0].as_py()),
@@ -141,6 +147,8 @@ class LabelledPoints:
                     f"the columns are: {', '.join(schema.names)}{hint}"
                 )
         for name in self.features:
+            if self.features.count(name) > 1:
+                raise BadJob(f"job 'gradient': feature {name!r} is given twice")
             if name == self.label:
                 raise BadJob(f"job 'gradient': {name!r} is the label and cannot be a feature as well")
             if not is_number(schema.field(name).type):
@@ -177,7 +185,8 @@ class LabelledPoints:
         classes = pc.unique(labels.filter(pc.invert(labels.is_null(nan_is_null=True))))
         self._check_classes(len(classes))
         columns[bad[:-1]] = 0.0  # it will be refused, once all such cells are counted
-        moments = measure(columns)
+        with np.errstate(over="ignore", invalid="ignore"):
+            moments = measure(columns)
         first = np.where(bad.any(axis=1), state.row + bad.argmax(axis=1), 0)
         state.row += batch.num_rows
         return one_row(
@@ -212,7 +221,13 @@ class LabelledPoints:
                 f"job 'gradient': model=logistic is for two classes, but the label {self.label!r} has "
                 f"{len(classes)}; give model=softmax"
             )
-        moments = fold_in_tree([read_moments(rows, at) for at in range(rows.num_rows)], merge_moments)
+        with np.errstate(over="ignore", invalid="ignore"):
+            moments = fold_in_tree([read_moments(rows, at) for at in range(rows.num_rows)], merge_moments)
+            for name, deviation in zip(names, moments.deviations.tolist(), strict=True):
+                if not np.isfinite(deviation):
+                    raise BadJob(
+                        f"job 'gradient': the numbers of column {name!r} are too large to be squared; divide them"
+                    )
         yield one_row(
             rows.schema, 0, split_rows, names, moments.means, moments.products.reshape(-1), [], [],
             pa.array(classes, kind),

@@ -89,8 +89,14 @@ class Moments:
 def measure(columns: Floats) -> Moments:
     """Return the moments of ``columns``, shape (features, rows)."""
     features, rows = columns.shape
-    means = np.add.reduce(columns, axis=1) / max(rows, 1)
-    centred = columns - means[:, None]
+    if not rows:
+        return Moments(rows=0, means=np.zeros(features), products=np.zeros((features, features)))
+    # Counted from the first row, a column that never changes has a deviation of exactly 0.
+    first = columns[:, :1]
+    centred = columns - first
+    middle = np.add.reduce(centred, axis=1, keepdims=True) / rows
+    centred -= middle
+    means = (first + middle)[:, 0]
     if features > MOST_PAIRED:
         return Moments(rows=rows, means=means, products=np.einsum("ij,ij->i", centred, centred))
     products = np.zeros((features, features))

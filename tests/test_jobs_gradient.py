@@ -373,7 +373,7 @@ def test_columns_of_any_numeric_type_are_features_and_labels_of_any_type_are_cla
         values = (
             pa.array([Decimal(int(n)) for n in numbers]) if pa.types.is_decimal(kind) else pa.array(numbers)
         )
-        same = pa.array(np.full(600, 3.5))
+        same = pa.array(np.full(600, 0.3))  # 600 of them add up to a little less than 180
         table = pa.table({"same": same, "text": pa.array(["t"] * 600), "n": values.cast(kind), "up": label})
         rows, _ = train(write_table(tmp_path / "points.parquet", table), label="up", iterations=10)
         assert [row[:2] for row in rows] == [("true", "(intercept)"), ("true", "same"), ("true", "n")]
@@ -420,8 +420,11 @@ TABLE = "a,b,label,text\n1,2,0,x\n3,4.5,1,y\n-1,0.5,0,x\n"
         (TABLE, {"batch": 0}, "batch must be >= 1, got 0"),
         (TABLE, {"l2": -1.0}, "l2 must be >= 0, got -1.0"),
         (TABLE, {"rate": 0.0}, "rate must be > 0, got 0.0"),
+        (TABLE, {"tolerance": -1.0}, "tolerance must be >= 0, got -1.0"),
+        (TABLE, {"features": "a,a"}, "feature 'a' is given twice"),
+        ("a,label\n1e200,0\n-1e200,1\n", {}, "the numbers of column 'a' are too large to be squared; divide them"),
         (TABLE, {"momentum": 1.0}, "momentum must be in [0, 1), got 1.0"),
-        ("a,label\n", {}, ""),
+        ("a,label\n", {}, "the input has no rows to learn from"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("engine", ["mapreduce", "dag"])

@@ -58,7 +58,12 @@ def gradient(
     from jobs.descent import ITERATE_SCHEMA, LOSSES_SCHEMA, PARTIAL_SCHEMA, WEIGHTS_SCHEMA, Descent
     from jobs.labelled_points import LabelledPoints
 
-    for name, value, least in (("iterations", iterations, 1), ("batch", batch, 1), ("l2", l2, 0)):
+    for name, value, least in (
+        ("iterations", iterations, 1),
+        ("batch", batch, 1),
+        ("l2", l2, 0),
+        ("tolerance", tolerance, 0),
+    ):
         if value is not None and not value >= least:
             raise BadJob(f"job 'gradient': {name} must be >= {least}, got {value}")
     if rate is not None and not rate > 0:
