@@ -37,23 +37,29 @@ class WordCounter:
 
     def __init__(self) -> None:
         self._short, self._long = _Table(columns=1), _Table(columns=2)
+        self._left: list[pa.Array] = []  # words without a place, one by one
 
     def count(self, lines: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return the distinct words of ``lines`` (binary, nulls have none) and how often each occurs (int64).
+        """Return the distinct words of ``lines`` and how often each occurs; as ``add`` and then ``take``."""
+        self.add(lines)
+        return self.take()
 
-        The words come in no particular order, each once; counts are of these lines alone.
-        """
+    def add(self, lines: pa.Array) -> None:
+        """Count the words of ``lines`` (binary, nulls have none)."""
         data = joined(lines)
-        left: list[pa.Array] = []
         begin = 0
         while begin < len(data):
             stop = end_of_word(data, begin + BLOCK_BYTES)
-            left += self._add_block(data[begin:stop])
+            self._left += self._add_block(data[begin:stop])
             begin = stop
+
+    def take(self) -> tuple[pa.Array, pa.Array]:
+        """Return the distinct words since the last call, each once in no particular order, and their counts (int64)."""
         counted = [self._short.take_counts(), self._long.take_counts()]
-        if left:
-            others = pc.value_counts(pa.concat_arrays(left))
+        if self._left:
+            others = pc.value_counts(pa.concat_arrays(self._left))
             counted.append((others.field(0), others.field(1)))
+            self._left = []
         words, counts = zip(*counted, strict=True)
         return pa.concat_arrays(words), pa.concat_arrays(counts)
 
@@ -61,8 +67,7 @@ class WordCounter:
         """Return a counter at zero: this one, with the words that it knows, or a new one where few places are left."""
         if self._short.is_crowded or self._long.is_crowded:
             return WordCounter()
-        self._short.take_counts()
-        self._long.take_counts()
+        self.take()
         return self
 
     def _add_block(self, data: Bytes) -> list[pa.Array]:
@@ -190,9 +195,10 @@ class _Table:
         return self._words.take(pa.array(self._word_of[used])), pa.array(counts)
 
     def _differ(self, slots: Ints, keys: tuple[Numbers, ...]) -> Ints:
-        differ = self._keys[0][slots] != keys[0]
+        # take with a mode is twice as fast as [slots], which looks at every slot first
+        differ = self._keys[0].take(slots, mode="clip") != keys[0]
         for table, key in zip(self._keys[1:], keys[1:], strict=True):
-            differ |= table[slots] != key
+            differ |= table.take(slots, mode="clip") != key
         return np.flatnonzero(differ)
 
     def _settle(self, slots: Ints, keys: tuple[Numbers, ...], data: Bytes, starts: Ints, sizes: Ints) -> None:

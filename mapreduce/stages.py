@@ -97,6 +97,8 @@ class Stage:
             the partition where those keys go; an engine may then join it by the same keys without moving it.
         side: small datasets (or plain values) that every task sees whole.
         setup, teardown: called once per task attempt, before and after.
+        map_end: ``() -> pairs`` (or batches), called when a map task has seen all of its input; what it yields goes the way
+            of what the map yields.  For a map that gathers in ``state``.
 
     Raises:
         BadJob: the parts do not fit together.
@@ -121,6 +123,7 @@ class Stage:
     side: Mapping[str, Any] = field(default_factory=dict)
     setup: Callable[..., Any] | None = None
     teardown: Callable[..., Any] | None = None
+    map_end: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         def refuse(problem: str) -> None:
@@ -199,9 +202,23 @@ class Stage:
             self.reduce_batch,
             self.setup,
             self.teardown,
+            self.map_end,
         ):
             if part is not None:
                 yield part
+
+    def asking_for(self, name: str) -> frozenset[str]:
+        """Return the kinds of tasks, of "map" and "reduce", that have a function which asks for ``name``."""
+        kinds = {"map", "reduce"} if self.shuffles else {"map"}
+        reducing = (self.reduce, self.reduce_stream, self.reduce_batch)
+        found: set[str] = set()
+        for function in self.functions():
+            if name in _wanted(function):
+                if function in (self.setup, self.teardown):
+                    found |= kinds
+                else:
+                    found.add("reduce" if function in reducing else "map")
+        return frozenset(found)
 
     def __call__(self, *inputs: Dataset) -> Dataset:
         """Apply the stage to datasets; nothing runs."""

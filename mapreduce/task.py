@@ -169,13 +169,10 @@ class StageProgram:
                 yield batch
                 continue
             guard.at(f"batch that ends at record {read.rows}")
-            result = bound(batch)
-            if result is None:
-                continue
-            if hasattr(result, "num_rows"):
-                yield result
-            else:
-                yield from result
+            yield from _batches(bound(batch))
+        if self.stage.map_end is not None:
+            guard.at("the end of the input")
+            yield from _batches(inject(self.stage.map_end, available)())
 
     def _map_pairs(
         self, payload: MapWork, available: dict[str, Any], guard: Guard, read: Tally
@@ -197,13 +194,16 @@ class StageProgram:
             for keys, values in chunks:
                 read.add_rows(len(values))
                 yield from zip(keys, values, strict=False)
-            return
-        bound = inject(function, available)
-        for keys, values in chunks:
-            # map() and chain run the user's function without a frame of ours per record.
-            watched = guard.watch(keys)
-            yield from itertools.chain.from_iterable(map(fill(bound), watched, values))
-            read.add_rows(len(values))
+        else:
+            bound = inject(function, available)
+            for keys, values in chunks:
+                # map() and chain run the user's function without a frame of ours per record.
+                watched = guard.watch(keys)
+                yield from itertools.chain.from_iterable(map(fill(bound), watched, values))
+                read.add_rows(len(values))
+        if self.stage.map_end is not None:
+            guard.at("the end of the input")
+            yield from inject(self.stage.map_end, available)() or ()
 
     def _record_chunks(
         self, payload: MapWork, view: View, guard: Guard, read: Tally
@@ -358,6 +358,13 @@ class Tally:
     def add_rows(self, rows: int) -> None:
         self.rows += rows
         self.task.meter.records_in += rows
+
+
+def _batches(made: Any) -> Iterable[pa.RecordBatch]:
+    """Return what a batch function made, a batch, several or None, as several."""
+    if made is None:
+        return ()
+    return (made,) if hasattr(made, "num_rows") else made
 
 
 def _chunks(rows: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple[Any, Any]]]:

@@ -405,3 +405,27 @@ def test_a_run_that_is_damaged_or_gone_has_its_map_run_again(
     )
     again = [row for row in found.stages[0].attempts if row.kind == "map" and row.task == 0]
     assert [row.outcome for row in again] == ["done", "done"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_map_gathers_comes_out_at_the_end_of_its_input(tmp_path: Path, workers: int) -> None:
+    made = make_text(tmp_path / "in.txt")
+
+    def gather(offset, line, *, state):
+        state.update(line.split())
+
+    def give(*, state):
+        yield from state.items()
+
+    @job
+    def count(text):
+        return Stage(setup=collections.Counter, map=gather, map_end=give, reduce=total, partitions=2)(text)
+
+    mapreduce.run(
+        count, str(tmp_path / "in.txt"), output=str(tmp_path / "out"),
+        options=Options(workers=workers, split_bytes=1000, store=str(tmp_path / "store")),
+    )  # fmt: skip
+    counted = dict(line.split("\t") for line in read_text(tmp_path / "out"))
+    assert {word: int(n) for word, n in counted.items()} == collections.Counter(
+        word for line in made for word in line.split()
+    )

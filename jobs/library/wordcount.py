@@ -2,9 +2,9 @@
 
 ``mr run wordcount book.txt -o counts``
 
-A batch stage: the map turns a batch of lines into a batch of words with their counts, and declaring
-``aggregate={"n": "sum"}`` has the counts of a word added up wherever they meet: in a worker's memory, when
-sorted runs merge, and in the reduce.  ``wordcount_records`` does the same one word at a time, in plain
+A batch stage: the map counts the words of each batch of lines, ``map_end`` gives out a task's words with their
+counts, and declaring ``aggregate={"n": "sum"}`` has the counts of a word added up wherever they meet: in a
+worker's memory, when sorted runs merge, and in the reduce.  ``wordcount_records`` does the same one word at a time, in plain
 Python.
 """
 
@@ -27,11 +27,16 @@ def new_counter() -> WordCounter:
     return next_counter()
 
 
-def count_words(batch: pa.RecordBatch, *, state: WordCounter) -> pa.RecordBatch:
+def count_words(batch: pa.RecordBatch, *, state: WordCounter) -> None:
     """Count the words of the column ``line``; words are what ``bytes.split()`` returns."""
+    state.add(batch.column("line"))
+
+
+def give_out(*, state: WordCounter) -> pa.RecordBatch:
+    """Return the words that the task has seen, with their counts."""
     import pyarrow as pa
 
-    words, counts = state.count(batch.column("line"))
+    words, counts = state.take()
     return pa.RecordBatch.from_arrays([words, counts], names=["word", "n"])
 
 
@@ -45,6 +50,7 @@ def wordcount(text: Dataset, *, partitions: int | None = None) -> Dataset:
         name="count",
         setup=new_counter,
         map_batch=count_words,
+        map_end=give_out,
         schema=schema,
         keys=["word"],
         aggregate={"n": "sum"},
