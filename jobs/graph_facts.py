@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from dag.analysis import analyse
+from dag.analysis import analyse, edge_bytes, measured_by
 from dag.draw import draw_svg, draw_text
 from dag.graph import Graph, Node
 from jobs.engine import GraphResult, RanGraph
@@ -19,11 +19,8 @@ def describe_run(result: GraphResult, workers: int) -> dict[str, Any]:
     ran = max(result.graphs, key=lambda each: len(each.tasks))
     names = {node.name for node in ran.tasks.nodes}
     rows = [row for row in result.rows if f"{row.stage}[{row.task}]" in names]
-    took = {f"{row.stage}[{row.task}]": row.end - row.start for row in rows}
-    made = {f"{row.stage}[{row.task}]": row.bytes_out for row in rows}
-    tasks = _named_once(ran.tasks).measured(work_s=took, size_bytes=made)
-    analysis = analyse(tasks, workers=workers)
-    whole = _whole_nodes(ran, took, made)
+    analysis = analyse(measured_by(ran.tasks, rows), workers=workers)
+    whole = measured_by(ran.rewritten.graph, rows)
     critical = {_TASK.sub("", node.name) for node in analysis.critical_path}
     title = f"{result.job}: the graph as it ran"
     return {
@@ -45,34 +42,15 @@ def describe_run(result: GraphResult, workers: int) -> dict[str, Any]:
     }
 
 
-def _named_once(graph: Graph) -> Graph:
-    return graph
-
-
-def _whole_nodes(ran: RanGraph, took: Mapping[str, float], made: Mapping[str, int]) -> Graph:
-    """Return the rewritten graph with the seconds and bytes of all tasks of each operator."""
-    work: dict[str, float] = {}
-    size: dict[str, int] = {}
-    for name, seconds in took.items():
-        stem = _TASK.sub("", name).removesuffix(".split")
-        work[stem] = work.get(stem, 0.0) + seconds
-        size[stem] = size.get(stem, 0) + made[name]
-    return ran.rewritten.graph.measured(work_s=work, size_bytes=size)
-
-
 def _edges(graph: Graph, critical: set[str]) -> list[dict[str, Any]]:
-    found: dict[tuple[Node, Node], None] = {}
-    for node in graph.nodes:
-        for source in node.sources():
-            found[source, node] = None
     return [
         {
             "source": source.name,
             "target": target.name,
-            "size_bytes": source.size_bytes,
+            "size_bytes": size,
             "critical": source.name in critical and target.name in critical,
         }
-        for source, target in found
+        for (source, target), size in edge_bytes(graph).items()
     ]
 
 

@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from dag.graph import Graph, Node
 from dag.logical import Group, Map, Read
-from mapreduce.columns import to_pairs
+from mapreduce.columns import to_batch, to_pairs
 from mapreduce.inmemory import StageInMemory
-from mapreduce.inputs import Source
-from mapreduce.meter import Meter, metering
+from mapreduce.inputs import Source, read_records
+from mapreduce.meter import Meter, current_meter, metering
 from mapreduce.partition import FieldPartitioner, HashPartitioner
 from mapreduce.planning import Made, StagePlan, plan_stage
 from mapreduce.runner import Options
+from mapreduce.sides import SideSource
+from mapreduce.splits import plan_splits
 from mapreduce.stages import Dataset, Stage, plan
 from mapreduce.task import MapWork
 
@@ -38,7 +40,7 @@ Value = "list[pa.RecordBatch]"
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """Names of the side inputs that are stage outputs, in the order in which a task gets them, and all others."""
+    """Names of the side inputs that are datasets, in the order in which a task gets them, and all others."""
 
     names: tuple[str, ...]
     are_batches: tuple[bool, ...]
@@ -69,6 +71,13 @@ def _whole(batches: list[pa.RecordBatch], as_batches: bool) -> Any:
 def read_split(stage: StageInMemory, work: MapWork) -> Any:
     """Read and parse one split."""
     return _counted(stage.task("map", work.split.index), lambda task: stage.read(work, task))
+
+
+def read_side(source: Source, work: MapWork) -> list[pa.RecordBatch]:
+    """Read one split of a file that is a side input: records, encoded, so that no task can change what others see."""
+    meter = current_meter() or Meter()
+    chunks = read_records(work.split, source, counted=partial(meter.count_read, stored=False))
+    return [to_batch(list(zip(keys, values, strict=False))) for keys, values in chunks]
 
 
 def map_rows(
@@ -301,18 +310,41 @@ class Lowering:
 
     def _sides(self, planned: StagePlan, side: Mapping[str, Any]) -> tuple[Sides, list[Node]]:
         given = dict(planned.program.sides)
-        names = []
+        nodes: dict[str, Node] = {}
+        batches = []
         for name, value in side.items():
-            if isinstance(value, Dataset) and value.stage is not None:
-                made = self.made[value.computation]
-                if made.values is None:
-                    names.append(name)
-                    del given[name]
-                else:  # looked at already, so it is small and here
-                    given[name] = _whole(list(made.values), made.schema is not None)
-        batches = tuple(self.made[side[name].computation].schema is not None for name in names)
-        sides = Sides(names=tuple(names), are_batches=batches, given=given)
-        return sides, [self.nodes[side[name].computation] for name in names]
+            if not isinstance(value, Dataset):
+                continue
+            if value.stage is None:
+                if planned.program.stage.asking_for("side"):
+                    nodes[name] = self._read_side(value, given.pop(name))
+                    batches.append(False)
+                continue
+            made = self.made[value.computation]
+            if made.values is None:
+                del given[name]
+                nodes[name] = self.nodes[value.computation]
+                batches.append(made.schema is not None)
+            else:  # looked at already, so it is small and here
+                given[name] = _whole(list(made.values), made.schema is not None)
+        return Sides(names=tuple(nodes), are_batches=tuple(batches), given=given), list(nodes.values())
+
+    def _read_side(self, given: Dataset, side: SideSource) -> Node:
+        """Return the node that reads a file once for all tasks of all stages."""
+        key = (given.computation, given.sample_ranges, "side")
+        if key not in self._reads:
+            size = side.planned_bytes()
+            splits = plan_splits(side.source, split_bytes=self.options.split_bytes)
+            self.planned_bytes += size
+            self._reads[key] = Node(
+                name=self._name("read"),
+                op=Read(
+                    function=partial(read_side, side.source),
+                    parts=tuple(MapWork(input=0, split=split) for split in splits),
+                ),
+                size_bytes=size, keep=self.keep,
+            )  # fmt: skip
+        return self._reads[key]
 
     def _name(self, title: str) -> str:
         count = self._names[title] = self._names.get(title, 0) + 1

@@ -21,6 +21,8 @@ from mapreduce.splits import Piece
 from mapreduce.tables import conform
 
 ROWS_PER_BATCH = 1 << 16
+#: An Arrow file up to this size is asked for at once, not in four or more small reads: intermediates of a loop are such.
+READ_WHOLE_BYTES = 1 << 20
 ARROW_MAGIC = b"ARROW1"
 
 
@@ -115,7 +117,7 @@ def _read_parquet(
         )
 
 
-def _arrow(file: CountedReader) -> Any:
+def _arrow(file: CountedReader | pa.BufferReader) -> Any:
     """Return the reader of an Arrow file or stream; None for an empty one."""
     head = file.read(len(ARROW_MAGIC))
     file.seek(0)
@@ -124,10 +126,17 @@ def _arrow(file: CountedReader) -> Any:
     return pa.ipc.open_file(file) if head == ARROW_MAGIC else pa.ipc.open_stream(file)
 
 
+def _read_whole(file: CountedReader, size: int) -> bytes:
+    """Return all of a file that had ``size`` bytes when it was listed."""
+    data = bytearray(size)
+    return bytes(memoryview(data)[: file.readinto(data)])
+
+
 def _read_arrow(
     file: CountedReader, piece: Piece, schema: pa.Schema, block_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    reader = _arrow(file)
+    small = piece.whole and piece.file_bytes <= READ_WHOLE_BYTES
+    reader = _arrow(pa.BufferReader(_read_whole(file, piece.file_bytes)) if small else file)
     if reader is None:
         return
     if isinstance(reader, pa.RecordBatchFileReader):

@@ -81,7 +81,10 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlan:
-    """One stage, ready to run."""
+    """One stage, ready to run.
+
+    ``input_bytes`` went into it from the job's inputs on, through all stages before it.
+    """
 
     title: str
     maps: tuple[MapWork, ...]
@@ -317,4 +320,5 @@ def _side(value: Any, made: Mapping[object, Made]) -> Any:
     if not isinstance(value, Dataset):
         return value
     found = _made(value, made)
-    return SideSource(source=found.source, batches=found.schema is not None, stored=found.parts is not None)
+    source = _read_as(found).source
+    return SideSource(source=source, batches=found.schema is not None, stored=found.parts is not None)

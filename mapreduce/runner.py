@@ -23,6 +23,7 @@ from .owed import Owed
 from .planning import Made, StagePlan, plan_stage
 from .pool import AttemptRow, Event, Pool, Task, run_stage
 from .processes import no_interrupt
+from .sides import SideSource
 from .stages import Dataset, Job, plan
 
 MIB = 1 << 20
@@ -87,9 +88,9 @@ class StageReport:
     """What one stage did, in totals of the accepted attempts; the bytes are those of ``AttemptRow``.
 
     ``begin`` and ``end`` are seconds since the epoch, between which its tasks ran.  ``shuffle_bytes`` are those that the maps
-    wrote.  ``planned_bytes`` are those of the splits, ``run_bytes`` of the runs' indexes, and ``part_bytes`` of the part
-    files as the filesystem lists them: what the measured bytes should be.  ``attempts`` has a row for every attempt, also of
-    those that came to nothing.
+    wrote.  What the measured bytes should be: ``planned_bytes`` are those of the splits, and of the side inputs for every
+    worker that loads them; ``run_bytes`` of the runs' indexes; ``part_bytes`` of the part files as the filesystem lists them.
+    ``attempts`` has a row for every attempt, also of those that came to nothing.
     """
 
     stage: str
@@ -345,13 +346,21 @@ def _stage_report(
         bytes_out=sum(row.bytes_out for row in accepted),
         store_written_bytes=sum(row.store_written_bytes for row in accepted),
         store_physical_bytes=sum(row.store_physical_bytes for row in accepted),
-        planned_bytes=sum(work.split.bytes for work in planned.maps),
+        planned_bytes=sum(work.split.bytes for work in planned.maps) + _side_bytes(planned, outcome),
         run_bytes=sum(sum(run.bytes) for made in outcome.map_results for run in getattr(made, "runs", ())),
         part_bytes=part_bytes,
         through_store=planned.program.output.stored,
         counters=dict(outcome.counters),
         attempts=tuple(outcome.rows),
     )
+
+
+def _side_bytes(planned: StagePlan, outcome: StageResult) -> int:
+    """Return what all workers were to ask for of side inputs: each loads them once, if it runs a function that wants them."""
+    kinds = planned.program.stage.asking_for("side")
+    loaders = {row.worker for row in outcome.rows if row.kind in kinds}
+    sides = [side for side in planned.program.sides.values() if isinstance(side, SideSource)]
+    return len(loaders) * sum(side.planned_bytes() for side in sides) if loaders else 0
 
 
 def _safe(title: str) -> str:

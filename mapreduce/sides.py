@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .inputs import Source, ignore, read_batches, read_records
+from .inputs import Source, ignore, list_files, read_batches, read_records
 from .meter import Meter, current_meter
 from .splits import plan_splits
 
@@ -60,6 +60,12 @@ class SideSource:
             found = list(meter.watch(read_all_batches(self.source, counted)))
             return pa.Table.from_batches(found) if found else None
         return read_all_records(self.source, counted)
+
+    def planned_bytes(self) -> int:
+        """Return how many bytes a worker will ask for that loads it."""
+        if self.source.sample_ranges is not None:
+            return sum(split.bytes for split in plan_splits(self.source, split_bytes=64 << 20))
+        return sum(file.bytes for file in list_files(self.source))
 
 
 def read_all_batches(source: Source, counted: Callable[[int], None] = ignore) -> Iterator[pa.RecordBatch]:
