@@ -76,7 +76,7 @@ def explain(
     notes = []
     if final is not built:
         notes.append("the job is a generator: this is its plan up to the first yield")
-    trial, problem = _try(job, sources, parameters, options)
+    trial, problem = _try(job, sources, parameters, options, to_store=final is not built)
     if problem:
         notes.append(f"the bytes are unknown: {problem}")
 
@@ -159,9 +159,12 @@ def splits_of(given: Dataset, options: Options) -> tuple[int, int]:
 
 
 def _try(
-    job: Job, sources: Sequence[Source], parameters: Mapping[str, Any], options: Options
+    job: Job, sources: Sequence[Source], parameters: Mapping[str, Any], options: Options, *, to_store: bool
 ) -> tuple[tuple[StageReport, ...] | None, str]:
-    """Run the plan up to the first yield on a sample; return what its stages did, or why they did not."""
+    """Run the plan up to the first yield on a sample; return what its stages did, or why they did not.
+
+    ``to_store`` says that the last of them is no result, which may have columns that text has no place for.
+    """
     sampled = [replace(source, sample_ranges=TRIAL_RANGES) for source in sources]
     size = sum(splits_of(Dataset(source=source), options)[1] for source in sampled)
     if size > TRIAL_BYTES:
@@ -182,7 +185,8 @@ def _try(
             compression=None,
         )
         try:
-            result = run(tried, *sampled, output=f"{folder}/output", parameters=parameters, options=settings)
+            output = None if to_store else f"{folder}/output"
+            result = run(tried, *sampled, output=output, parameters=parameters, options=settings)
         except JobError as error:
             return None, f"a trial on a sample of the input failed: {error}"
         shutil.rmtree(find_run(result.run))

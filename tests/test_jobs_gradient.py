@@ -26,6 +26,7 @@ from sklearn.preprocessing import StandardScaler
 import mapreduce
 from jobs.catalog import find_job
 from jobs.engine import run as run_in_memory
+from jobs.explain import explain
 from jobs.generate import generate
 from jobs.linear_models import (
     Gradient,
@@ -36,6 +37,7 @@ from jobs.linear_models import (
 )
 from jobs.synthetic_points import hyperplane
 from mapreduce import BadJob
+from mapreduce.inputs import Source
 
 Floats = npt.NDArray[np.float64]
 
@@ -385,6 +387,19 @@ def test_columns_of_any_numeric_type_are_features_and_labels_of_any_type_are_cla
     assert [row[:2] for row in chosen] == [(c, f) for c in ("false", "true") for f in ("(intercept)", "n")]
     two = weights_of(chosen, 1)
     np.testing.assert_allclose(two[0], -two[1], rtol=1e-12)
+
+
+def test_explain_knows_the_bytes_of_a_descent_that_looks_at_its_gradient(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "points.csv", three_classes())
+    options = mapreduce.Options(workers=1, store=str(tmp_path / "store"))
+    given = {"label": "kind", "iterations": 2}
+    for parameters, stages in ((given, 4), ({**given, "tolerance": 0.1}, 2)):
+        found = explain(find_job("gradient"), [Source(urls=(str(path),))], parameters, options)
+        assert [stage.name for stage in found.stages] == ["summary", "iteration", "iteration", "weights"][
+            :stages
+        ]
+        assert found.store_bytes
+        assert len(found.notes) == (1 if stages == 2 else 0)
 
 
 # -- what is refused --------------------------------------------------------------------------------
