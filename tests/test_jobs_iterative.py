@@ -263,26 +263,25 @@ def union_find(edges: Edges) -> dict[Any, Any]:
 @settings(max_examples=30, deadline=None)
 def test_stars_in_turn_join_what_is_connected(edges: Edges) -> None:
     """The two steps alone, on one partition, each with its rows in an order that Python sorted."""
-    rows = [(a, b, 0) for a, b in edges]
+    graph = edges
     for _ in range(20):
-        both = [(b, a, f) for a, b, f in rows] + rows
-        rows = star(components.large_star, [(a, b, 0) for a, b, _ in both])
-        rows = star(components.small_star, [(max(a, b), min(a, b), f) for a, b, f in rows])
-        if not any(changed for _, _, changed in rows):
+        large = star(components.large_star, [(b, a) for a, b in graph] + graph)
+        small = star(components.small_star, [(max(a, b), min(a, b)) for a, b, _ in large])
+        graph = [(a, b) for a, b, _ in small]
+        if not any(moved for _, _, moved in large + small):
             break
     else:
         pytest.fail("the stars still change after 20 rounds")
-    expected = union_find(edges)
-    assert {a: b for a, b, _ in rows} | {b: b for _, b, _ in rows} == expected
+    assert dict(graph) | {b: b for _, b in graph} == union_find(edges)
 
 
-def star(step: Callable[..., Any], rows: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    rows = sorted(rows, key=lambda row: (row[0], row[1], -row[2]))
-    columns = [pa.array([row[at] for row in rows], pa.int64()) for at in range(3)]
-    batch = pa.RecordBatch.from_arrays(columns, names=["node", "other", "changed"])
-    whole = sorted(rows_of(step(iter([batch] if rows else []))))
+def star(step: Callable[..., Any], edges: Edges) -> list[tuple[Any, ...]]:
+    edges = sorted(edges)
+    columns = [pa.array([edge[at] for edge in edges], pa.int64()) for at in range(2)]
+    batch = pa.RecordBatch.from_arrays(columns, names=["node", "other"])
+    whole = sorted(rows_of(step(iter([batch] if edges else []))))
     for size in (1, 3):
-        pieces = (batch.slice(at, size) for at in range(0, len(rows), size))
+        pieces = (batch.slice(at, size) for at in range(0, len(edges), size))
         assert sorted(rows_of(step(pieces))) == whole
     return whole
 
@@ -372,7 +371,8 @@ def test_centres_are_the_same_bytes_from_csv_parquet_and_text_in_any_order(
 def test_a_tolerance_ends_the_rounds_at_scikit_learns_optimum(
     run_job: Any, tmp_path: Path, blobs: Any
 ) -> None:
-    learn = pytest.importorskip("sklearn.cluster", reason="scikit-learn is not installed")
+    from sklearn.cluster import KMeans
+
     path = write_csv(tmp_path / "in.csv", blobs)
     found = run_job("kmeans", path, k=5, rounds=50, tolerance=0.0, assign=True)
     assert [stage.stage for stage in found.stages].count("round") < 50
@@ -380,7 +380,7 @@ def test_a_tolerance_ends_the_rounds_at_scikit_learns_optimum(
     np.testing.assert_array_equal(np.array([row[:3] for row in rows]), blobs)
     labels = np.array([row[4] for row in rows])
     inertia = sum(float(((p - p.mean(axis=0)) ** 2).sum()) for p in (blobs[labels == i] for i in range(5)))
-    best = learn.KMeans(n_clusters=5, n_init=5, random_state=0, tol=0).fit(blobs)
+    best = KMeans(n_clusters=5, n_init=5, random_state=0, tol=0).fit(blobs)
     assert inertia == pytest.approx(best.inertia_, rel=1e-9)
 
 

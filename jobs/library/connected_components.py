@@ -27,13 +27,20 @@ if TYPE_CHECKING:
     Columns = tuple[pa.Array, pa.Array, npt.NDArray[np.bool_]]
 
 
-def to_edges(node: pa.Array, other: pa.Array, changed: Any) -> pa.RecordBatch:
-    """Return the rows of both steps; ``changed`` is 1 for an edge that a step has moved."""
+def to_edges(node: pa.Array, other: pa.Array) -> pa.RecordBatch:
+    """Return edges as a batch."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([node, other], names=["node", "other"])
+
+
+def to_moved(node: pa.Array, other: pa.Array, moved: Any) -> pa.RecordBatch:
+    """Return edges as a batch; ``moved`` is 1 for those that the step has changed."""
     import numpy as np
     import pyarrow as pa
 
-    flags = pa.array(np.broadcast_to(np.asarray(changed, np.int64), len(node)))
-    return pa.RecordBatch.from_arrays([node, other, flags], names=["node", "other", "changed"])
+    flags = pa.array(np.broadcast_to(np.asarray(moved, np.int64), len(node)))
+    return pa.RecordBatch.from_arrays([node, other, flags], names=["node", "other", "moved"])
 
 
 def with_least(
@@ -70,8 +77,8 @@ def large_star(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         moved = pc.less(least, node)
         kept = pc.greater_equal(other, node)
         centre = pc.if_else(moved, least, node)
-        changed = moved.filter(kept).to_numpy(zero_copy_only=False)
-        yield to_edges(other.filter(kept), centre.filter(kept), changed)
+        flags = moved.filter(kept).to_numpy(zero_copy_only=False)
+        yield to_moved(other.filter(kept), centre.filter(kept), flags)
 
 
 def small_star(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -82,33 +89,31 @@ def small_star(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for rows, least, first in with_least(batches):
         others = pc.not_equal(rows.column("other"), least)
         own = pa.array(first)
-        flags = rows.column("changed")
-        yield to_edges(rows.column("node").filter(own), least.filter(own), flags.filter(own).to_numpy())
-        yield to_edges(rows.column("other").filter(others), least.filter(others), 1)
+        yield to_moved(rows.column("node").filter(own), least.filter(own), 0)
+        yield to_moved(rows.column("other").filter(others), least.filter(others), 1)
 
 
 def both_ways(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Return each edge from both of its ends."""
-    yield to_edges(batch.column("node"), batch.column("other"), 0)
-    yield to_edges(batch.column("other"), batch.column("node"), 0)
+    yield to_edges(batch.column("node"), batch.column("other"))
+    yield to_edges(batch.column("other"), batch.column("node"))
 
 
 def downwards(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return each edge from its larger end, those that were moved still marked."""
+    """Return each edge from its larger end."""
     import pyarrow.compute as pc
 
     node, other = batch.column("node"), batch.column("other")
     swap = pc.less(node, other)
-    larger, smaller = pc.if_else(swap, other, node), pc.if_else(swap, node, other)
-    return to_edges(larger, smaller, batch.column("changed").to_numpy())
+    return to_edges(pc.if_else(swap, other, node), pc.if_else(swap, node, other))
 
 
 def count_moved(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return how many edges a round has moved."""
+    """Return how many edges a step has moved."""
     import pyarrow as pa
 
     return pa.RecordBatch.from_arrays(
-        [[0], [int(batch.column("changed").to_numpy().sum())]], names=["all", "moved"]
+        [[0], [int(batch.column("moved").to_numpy().sum())]], names=["all", "moved"]
     )
 
 
@@ -127,7 +132,7 @@ def reader_of(kind: pa.DataType) -> Callable[..., Iterator[pa.RecordBatch]]:
     read = edge_reader(kind)
 
     def to_both(batch: pa.RecordBatch, *, counters: Any) -> Iterator[pa.RecordBatch]:
-        return both_ways(to_edges(*read(batch.column("line"), counters), 0))
+        return both_ways(to_edges(*read(batch.column("line"), counters)))
 
     return to_both
 
@@ -144,16 +149,17 @@ def connected_components(
     if rounds is not None and rounds < 1:
         raise BadJob(f"job 'connected_components': rounds must be >= 1, got {rounds}")
     kind = node_type(edges, names, "connected_components")
-    schema = pa.schema([("node", kind), ("other", kind), ("changed", pa.int64())])
+    pair = pa.schema([("node", kind), ("other", kind)])
 
     def step(name: str, data: Dataset, map_batch: Any, reduce_batch: Any) -> Dataset:
         return Stage(
             name=name,
             map_batch=map_batch,
-            schema=schema,
+            schema=pair,
             keys=["node"],
-            order=["other", "-changed"],
+            order=["other"],
             reduce_batch=reduce_batch,
+            output_schema=pair.append(pa.field("moved", pa.int64())),
             partitions=partitions,
         )(data)
 
@@ -161,7 +167,8 @@ def connected_components(
     split = reader_of(kind)
     done = 0
     while rounds is None or done < rounds:
-        graph = step("small star", step("large star", graph, split, large_star), downwards, small_star)
+        large = step("large star", graph, split, large_star)
+        graph = step("small star", large, downwards, small_star)
         split = both_ways
         done += 1
         moved = yield Stage(
@@ -171,7 +178,7 @@ def connected_components(
             keys=["all"],
             aggregate={"moved": "sum"},
             partitions=1,
-        )(graph)
+        )(large, graph)
         if sum(count for _, count in moved) == 0:
             break
     return Stage(
