@@ -6,6 +6,7 @@ stay are held by a future.  A shuffle's pieces travel as one bundle per producer
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -119,11 +120,13 @@ class Cluster:
             peaks[row.worker] = max(peaks.get(row.worker, 0), row.peak_memory_bytes)
         return sum(peaks.values())
 
-    def close(self) -> None:
-        """Leave the cluster, or end the processes that were started."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Leave the cluster, or end the processes that were started: ``at_once`` whatever they are doing."""
         from distributed.utils import TimeoutError as Late
 
         try:
+            if at_once and self._cluster is not None:
+                self._cluster.sync(_kill, list(self._cluster.workers.values()))
             self._client.close(timeout=2)
             if self._cluster is not None:
                 self._cluster.close(timeout=5)
@@ -165,8 +168,14 @@ def _start_processes(workers: int, memory_bytes: int, spill: bool) -> Any:
         _leave_main_alone()
         return LocalCluster(
             n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None,
-            memory_limit=share + WORKER_BASE_BYTES, silence_logs=logging.CRITICAL,
+            memory_limit=share + WORKER_BASE_BYTES, silence_logs=logging.CRITICAL, host="127.0.0.1",
+            # None turns the dashboard off, and would still ask for its usual port.
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
         )  # fmt: skip
+
+
+async def _kill(nannies: Sequence[Any]) -> None:
+    await asyncio.gather(*(nanny.close(timeout=0.5) for nanny in nannies))
 
 
 def _leave_main_alone() -> None:

@@ -135,7 +135,8 @@ class _Loop:
         freed = state["ready"]
         while freed:
             heappush(self._ready, freed.pop())
-            self._changed.notify()
+        # One of them is for this thread, which would otherwise hand a chain to another at each step.
+        self._changed.notify(max(len(self._ready) - 1, 0))
         self._left -= 1
         if not self._left:
             self._changed.notify_all()

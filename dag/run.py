@@ -98,8 +98,8 @@ class _Engine(Protocol):
         """Return the most memory that all workers had together."""
         ...
 
-    def close(self) -> None:
-        """End what was started."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End what was started, ``at_once`` without waiting for what runs."""
         ...
 
 
@@ -123,7 +123,7 @@ class _Threads:
     def peak_memory(self, rows: Sequence[TaskRow]) -> int:
         return max((row.peak_memory_bytes for row in rows), default=resident_bytes())
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool = False) -> None:
         pass
 
 
@@ -165,7 +165,8 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._kept.clear()
+        self._engine.close(at_once=error is not None)
 
     def close(self) -> None:
         """Drop what was kept and end the workers; twice is as good as once."""

@@ -282,6 +282,7 @@ def test_a_cluster_from_the_command_line_runs_functions_that_it_cannot_import(ad
         Session(scheduler=address, workers=3)
 
 
-def test_a_scheduler_that_does_not_answer_is_said_in_one_line() -> None:
+def test_a_scheduler_that_does_not_answer_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dag.on_cluster.CONNECT_S", 1)
     with pytest.raises(GraphError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         Session(scheduler="tcp://127.0.0.1:9")
