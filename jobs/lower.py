@@ -23,7 +23,7 @@ from mapreduce.inmemory import StageInMemory
 from mapreduce.inputs import Source, read_records
 from mapreduce.meter import Meter, current_meter, metering
 from mapreduce.partition import FieldPartitioner, HashPartitioner
-from mapreduce.planning import Made, StagePlan, plan_stage
+from mapreduce.planning import Known, Made, StagePlan, plan_stage
 from mapreduce.runner import Options
 from mapreduce.sides import SideSource
 from mapreduce.splits import plan_splits
@@ -185,6 +185,7 @@ class Lowering:
     keep: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
     made: dict[object, Made] = field(default_factory=dict)
+    known: Known = field(default_factory=dict)
     nodes: dict[object, Node] = field(default_factory=dict)
     plans: list[StagePlan] = field(default_factory=list)
     planned_bytes: int = 0
@@ -219,6 +220,7 @@ class Lowering:
             folder=folder or "",
             final=folder is not None,
             job_name=self.job_name,
+            known=self.known,
         )
         self.plans.append(planned)
         self.made[dataset.computation] = replace(planned.made, source=Source(urls=()))

@@ -79,6 +79,9 @@ class Made:
         return [tuple(row.values()) for batch in self.batches() for row in batch.to_pylist()]
 
 
+Known = dict[tuple[Any, ...], tuple[Made, list[Split]]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class StagePlan:
     """One stage, ready to run.
@@ -102,8 +105,11 @@ def plan_stage(
     folder: str,
     final: bool,
     job_name: str = "",
+    known: Known | None = None,
 ) -> StagePlan:
     """Plan the stage behind ``dataset``, whose inputs have been made.
+
+    ``known`` keeps what was found out about input files, for stages that read them again.
 
     Raises:
         BadJob: columns or schemas do not fit.
@@ -121,13 +127,8 @@ def plan_stage(
             splits = part_splits(given)
             total_bytes += given.origin_bytes
         else:
-            files = list_files(given.source)
-            if dataset_in.as_lines:
-                _check_lines(files[0], job_name)
-            inputs.append(_with_schema(given, files, stage.is_batch))
-            splits = plan_splits(
-                given.source, split_bytes=options.split_bytes, min_splits=options.planned_workers, files=files
-            )
+            source, splits = _file_splits(dataset_in, given, stage.is_batch, options, job_name, known)
+            inputs.append(source)
             total_bytes += sum(split.bytes for split in splits)
         maps.extend(MapWork(input=number, split=split) for split in splits)
 
@@ -174,6 +175,25 @@ def _made(dataset: Dataset, made: Mapping[object, Made]) -> Made:
     if dataset.sample_ranges is not None and found.parts is None:  # what a stage made is seen whole
         found = replace(found, source=replace(found.source, sample_ranges=dataset.sample_ranges))
     return found
+
+
+def _file_splits(
+    dataset: Dataset, given: Made, is_batch: bool, options: Options, job_name: str, known: Known | None
+) -> tuple[Made, list[Split]]:
+    """Look at the files of an input: their schema, and where to cut them; once for all stages that read them."""
+    key = (dataset.computation, dataset.sample_ranges, dataset.as_lines, is_batch)
+    if known is not None and key in known:
+        return known[key]
+    files = list_files(given.source)
+    if dataset.as_lines:
+        _check_lines(files[0], job_name)
+    found = _with_schema(given, files, is_batch)
+    splits = plan_splits(
+        given.source, split_bytes=options.split_bytes, min_splits=options.planned_workers, files=files
+    )
+    if known is not None:
+        known[key] = found, splits
+    return found, splits
 
 
 def part_splits(given: Made) -> list[Split]:

@@ -20,7 +20,7 @@ from .events import StageResult
 from .inputs import Source
 from .meter import Meter, metering
 from .owed import Owed
-from .planning import Made, StagePlan, plan_stage
+from .planning import Known, Made, StagePlan, plan_stage
 from .pool import AttemptRow, Event, Pool, Task, run_stage
 from .processes import no_interrupt
 from .sides import SideSource
@@ -208,6 +208,7 @@ class _Run:
         self.report = report
         self.reports: list[StageReport] = []
         self.made: dict[object, Made] = {}
+        self.known: Known = {}
         self.pool, self.lent = pool, pool is not None
         store = options.store if "://" in options.store else os.path.abspath(options.store)
         self.store = f"{store.rstrip('/')}/runs/{begun.run}"
@@ -273,6 +274,7 @@ class _Run:
             folder=folder,
             final=staging is not None,
             job_name=self.begun.job.name,
+            known=self.known,
         )
         filesystem = publish.open_folder(folder, planned.program.output.storage_options)
         began = time.perf_counter()
