@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -82,8 +81,3 @@ def _named(names: pa.Array, kind: pa.DataType) -> pa.Array:
             f"node {bad.decode(errors='replace')!r} is no integer of up to 18 digits, but the first edge has integers; "
             "give -p names=text"
         ) from None
-
-
-def ends_of_groups(begins: np.ndarray[Any, Any], rows: int) -> np.ndarray[Any, Any]:
-    """Return how many rows each group has, from where the groups begin."""
-    return np.diff(np.append(begins, rows))
