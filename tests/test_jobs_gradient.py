@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import Bunch
 
 import mapreduce
 from jobs.catalog import find_job
@@ -239,8 +240,16 @@ def _dispatched() -> str:
 # -- the job ----------------------------------------------------------------------------------------
 
 
+def load_wide() -> Bunch:
+    """Return 400 points with 140 features: too many for products of all pairs."""
+    dice = np.random.default_rng(7)
+    points = dice.normal(size=(400, 140)) + dice.normal(size=140)
+    return Bunch(data=points, target=(points[:, :3].sum(axis=1) + dice.normal(size=400) > 0).astype(int))
+
+
 @pytest.mark.parametrize(
-    ("load", "l2", "iterations"), [(load_breast_cancer, 0.05, 120), (load_digits, 0.05, 250)]
+    ("load", "l2", "iterations"),
+    [(load_breast_cancer, 0.05, 120), (load_digits, 0.05, 250), (load_wide, 0.5, 120)],
 )
 def test_the_weights_are_those_of_scikit_learn(tmp_path: Path, load: Any, l2: float, iterations: int) -> None:
     data = load()
