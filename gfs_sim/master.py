@@ -17,9 +17,9 @@ from pathlib import Path
 from gfs_sim import chunks, layout, namespace
 from gfs_sim.chunks import Chunk
 from gfs_sim.database import create_database, open_database
-from gfs_sim.errors import NoSuchStore
+from gfs_sim.errors import DamagedStore, NoSuchStore
 from gfs_sim.processes import is_alive, this_process
-from gfs_sim.server import BadReplica, Replica, read_sums, remove_replica, replica_path
+from gfs_sim.server import BadReplica, Replica, read_sums, remove_replica, replica_path, scan_folder
 from gfs_sim.values import Settings
 
 STEP_GARBAGE = 64
@@ -361,7 +361,20 @@ class Master:
 
 
 def create_store(root: Path, settings: Settings, *, servers: int, racks: Sequence[str]) -> bool:
-    """Make the folders and metadata of a new store; return False if another process was first."""
+    """Make the folders and metadata of a new store; return False if another process was first.
+
+    Raises:
+        DamagedStore: chunks are there without metadata; a new store would take them for garbage.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        for server in os.listdir(root / layout.SERVERS):
+            if next(scan_folder(root / layout.SERVERS, server), None) is not None:
+                if (root / layout.DATABASE).exists():
+                    return False
+                raise DamagedStore(
+                    f"{root}: holds chunks, but {layout.DATABASE}, which knows the files they belong to, is"
+                    " missing; bring it back from a copy, or remove the folder to begin anew"
+                )
     names = [f"s{number}" for number in range(1, servers + 1)]
     (root / layout.SERVERS).mkdir(parents=True, exist_ok=True)
     for name in names:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gfs_sim import GFSFileSystem, Store
-from gfs_sim.errors import ChunkLost, NoServer, NoSuchServer
+from gfs_sim.errors import ChunkLost, DamagedStore, NoServer, NoSuchServer
 from gfs_sim.server import replica_path
 
 CHUNK_BYTES = 256 << 10
@@ -325,6 +325,22 @@ def test_the_finished_chunks_of_a_file_being_written_count_as_used(tmp_path: Pat
     abandoned.write(random_bytes(6 << 16))
     abandoned.discard()
     assert {server.name: server.used_bytes for server in store.servers()} == used
+
+
+def test_chunks_without_metadata_are_no_place_for_a_new_store(tmp_path: Path) -> None:
+    store, fs = make_store(tmp_path)
+    root = store.root
+    fs.pipe("f", random_bytes(1000))
+    store.master.database.close()
+    os.rename(root / "master.db", tmp_path / "copy.db")
+    held = sorted(path for path in root.rglob("*") if path.is_file())
+    with pytest.raises(DamagedStore, match=r"master\.db.* is missing; bring it back"):
+        Store.create(root)
+    with pytest.raises(FileNotFoundError, match=r"master\.db is missing"):
+        fs.pipe("g", b"x")
+    assert sorted(path for path in root.rglob("*") if path.is_file()) == held
+    os.rename(tmp_path / "copy.db", root / "master.db")
+    assert fs.cat("f") == random_bytes(1000)
 
 
 def test_a_server_folder_removed_by_hand_is_refilled_after_a_kill(tmp_path: Path) -> None:

@@ -140,6 +140,13 @@ def test_a_failure_of_every_command_is_known_here():
     assert set(FAILURES) == set(COMMANDS)
 
 
+def test_an_empty_name_is_no_name_of_the_root_or_of_this_folder(fs: Command, local: Path):
+    fs("put", local, "/data")
+    assert "the name of a local file is empty" in fs("put", "", "/f", status=1).err
+    for words in (["put", local, ""], ["rm", "-r", ""], ["ls", ""]):
+        assert "the name of a path is empty" in fs(*words, status=1).err
+
+
 def test_every_command_fails_in_one_line_and_changes_nothing(
     fs: Command, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

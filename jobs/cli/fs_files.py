@@ -88,6 +88,8 @@ def put(sources: tuple[str, ...], target: str, overwrite: bool, replication: int
             raise click.UsageError("put - takes standard input alone, and the name of a file")
         _put_input(files, goal, overwrite, replication)
         return
+    if "" in sources:
+        raise FileNotFoundError("the name of a local file is empty")
     found = [os.path.abspath(source) for source in sources]
     for source in found:
         if not os.path.exists(source):

@@ -109,11 +109,13 @@ def store_path(typed: str) -> str:
     """Return the folded path that a user typed as ``/a/b``, ``a/b`` or ``gfs://a/b``.
 
     Raises:
-        BadName: a URL of another kind.
+        BadName: nothing, or a URL of another kind.
     """
     from gfs_sim.errors import BadName
     from gfs_sim.layout import PROTOCOL, fold
 
+    if not typed:
+        raise BadName("the name of a path is empty; the whole store is /")
     kind, colon, _ = typed.partition("://")
     if colon and kind != PROTOCOL and kind.isalnum():
         raise BadName(
