@@ -16,8 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -28,16 +26,20 @@ from typing import Any
 from jobs.catalog import find_job
 from jobs.compare_driver import Way
 from jobs.compare_rows import Seen, graph_engine, mapreduce_engine
-from jobs.report.model import Comparison, Drawing, Edge, Engine, Moment, Parallelism, Rewrites, Sample
+from jobs.compare_watch import watch_processes
+from jobs.report.model import Comparison, Drawing, Edge, Engine, Moment, Parallelism, Rewrites
 from mapreduce.channel import receive_frame, send_frame
+from mapreduce.driving import source_of
 from mapreduce.errors import JobError
-from mapreduce.inputs import Source, list_files
-from mapreduce.runner import Options
+from mapreduce.inputs import list_files
+from mapreduce.options import Options
 from mapreduce.tuning import worker_environment
 
-SAMPLE_EVERY_S = 0.02
 MOST_SINGLE_RUNS = 3  # of the baseline in one thread, which is slow
 PACKAGES = ("mrdag", "numpy", "pyarrow", "dask", "distributed", "fsspec")
+
+# The same sys.path as here, so that a driver imports the same modules.
+_BOOT = "import sys; sys.path[:] = sys.argv[2].split(chr(10)); from jobs.compare_driver import main; main()"
 
 Tell = Callable[[str], None]
 
@@ -76,7 +78,7 @@ def compare(
         JobError: a run failed.
     """
     found = find_job(job)
-    sources = [_source(given, options) for given in inputs]
+    sources = [source_of(given, options) for given in inputs]
     sizes = {file.url: file.bytes for source in sources for file in list_files(source)}
     ways = _ways(job, inputs, parameters, options, replications, scheduler, cache_bytes, baseline)
     seen: dict[str, list[Seen]] = {label: [] for label in ways}
@@ -120,14 +122,6 @@ def compare(
         rewrites=Rewrites(applied=tuple(graph["applied"]), refused=tuple(graph["refused"])),
         warnings=tuple(_warnings(runs)),
     )
-
-
-def _source(given: Any, options: Options) -> Source:
-    urls = (given,) if isinstance(given, str) else tuple(given)
-    return Source(
-        urls=urls, format=options.input_format, errors=options.errors, delimiter=options.delimiter,
-        storage_options=options.storage_options,
-    )  # fmt: skip
 
 
 def _ways(
@@ -193,9 +187,10 @@ def _driver(way: Way) -> Iterator[_Driver]:
     ours, theirs = socket.socketpair()
     with ours:
         process = subprocess.Popen(
-            [sys.executable, "-m", "jobs.compare_driver", str(theirs.fileno())],
+            [sys.executable, "-c", _BOOT, str(theirs.fileno()), "\n".join(sys.path)],
             stdin=subprocess.DEVNULL, stdout=sys.stderr, pass_fds=(theirs.fileno(),),
             env={**worker_environment(), **os.environ},
+            process_group=0,  # Ctrl-C is for this process, which then closes the connection
         )  # fmt: skip
         theirs.close()
         try:
@@ -259,71 +254,14 @@ class _Digests:
 
 def _timed(driver: _Driver, output: Path) -> Seen:
     """Have a driver run once and watch its processes meanwhile."""
-    import psutil
-
-    root = psutil.Process(driver.process.pid)
     os.sync()  # what the run before has written must not be this one's to wait for
-    cpu_before = _cpu_s(root)
-    samples: list[Sample] = []
-    largest = [0]
-    done = threading.Event()
-    began = time.perf_counter()
-
-    def watch() -> None:
-        while True:
-            sizes = _resident_bytes(root)
-            samples.append(Sample(at_s=time.perf_counter() - began, memory_bytes=sum(sizes)))
-            largest[0] = max(largest[0], *sizes, 0)
-            if done.wait(SAMPLE_EVERY_S):
-                return
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
+    with watch_processes(driver.process.pid) as watched:
         facts = driver.ask(("run", str(output)))
-        wall_s = time.perf_counter() - began
-        cpu_s = max(0.0, _cpu_s(root) - cpu_before)
-    finally:
-        done.set()
-        watcher.join()
     return Seen(
-        wall_s=wall_s, cpu_s=cpu_s, samples=tuple(samples), largest_bytes=largest[0], facts=facts,
+        began=watched.began, ended=watched.ended, cpu_s=watched.cpu_s, samples=tuple(watched.samples),
+        largest_bytes=watched.largest_bytes, facts=facts,
         output_bytes=sum(path.stat().st_size for path in output.iterdir()),
     )  # fmt: skip
-
-
-def _tree(root: Any) -> list[Any]:
-    import psutil
-
-    try:
-        return [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _cpu_s(root: Any) -> float:
-    import psutil
-
-    total = 0.0
-    for process in _tree(root):
-        try:
-            times = process.cpu_times()
-            total += times.user + times.system
-        except psutil.NoSuchProcess:
-            continue
-    return total
-
-
-def _resident_bytes(root: Any) -> list[int]:
-    import psutil
-
-    found = []
-    for process in _tree(root):
-        try:
-            found.append(int(process.memory_info().rss))
-        except psutil.NoSuchProcess:
-            continue
-    return found or [0]
 
 
 def _engine(label: str, way: Way, seen: Sequence[Seen], options: Options) -> Engine:

@@ -6,11 +6,14 @@ another.  It asks by messages over a socket, as workers of the pool are asked.
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import socket
 import sys
-import time
+import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,20 +46,37 @@ def main() -> None:
     from mapreduce.pandas_import import put_off_pandas
 
     put_off_pandas()
-    with ExitStack() as stack:
-        try:
-            runner = _Runner(receive_frame(connection), stack)
-            while True:
-                what, output = receive_frame(connection)
-                try:
-                    send_frame(
-                        connection, ("done", runner.run(output) if what == "run" else runner.describe())
-                    )
-                except Exception as error:
-                    text = str(error) or type(error).__name__
-                    send_frame(connection, ("failed", text, getattr(error, "traceback_text", "")))
-        except (EOFError, OSError):
-            return
+    working = threading.Event()
+    threading.Thread(target=_interrupt_at_the_end, args=(connection, working), daemon=True).start()
+    with suppress(EOFError, OSError, KeyboardInterrupt), ExitStack() as stack:
+        runner = _Runner(receive_frame(connection), stack)
+        while True:
+            what, output = receive_frame(connection)
+            working.set()
+            answer = _answer(runner, what, output)
+            working.clear()
+            send_frame(connection, answer)
+
+
+def _answer(runner: _Runner, what: str, output: str) -> tuple[Any, ...]:
+    try:
+        return ("done", runner.run(output) if what == "run" else runner.describe())
+    except Exception as error:
+        from jobs.cli import known_failure
+
+        text = known_failure(error)
+        if text is None:
+            raise
+        return ("failed", text, getattr(error, "traceback_text", ""))
+
+
+def _interrupt_at_the_end(connection: socket.socket, working: threading.Event) -> None:
+    """Interrupt this process as Ctrl-C does when the other end is gone while it works, so that it leaves nothing behind."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    poll.poll()
+    if working.is_set():
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 class _Runner:
@@ -64,7 +84,7 @@ class _Runner:
         import pyarrow as pa
 
         from jobs.catalog import find_job
-        from mapreduce.runner import Options
+        from mapreduce.options import Options
 
         pa.set_cpu_count(1)  # workers are the parallelism, in every way of running
         self.way, self.stack = way, stack
@@ -72,6 +92,7 @@ class _Runner:
         self.options = Options(**way.options)
         self.pool: Any = None
         self.session: Session | None = None
+        self.sizes: Mapping[str, int] | None = None
         self.last: Any = None
         if way.engine == "mapreduce":
             from mapreduce.processes import Pool
@@ -85,18 +106,15 @@ class _Runner:
     def run(self, output: str) -> dict[str, Any]:
         """Run the job once; returns what its report needs, times in seconds since the epoch."""
         way = self.way
-        begin = time.time()
         if way.engine == "dag":
-            facts = self._run_graph(output)
-        else:
-            from mapreduce.runner import run
+            return self._run_graph(output)
+        from mapreduce.runner import run
 
-            result = run(
-                self.job, *way.inputs, output=output, parameters=way.parameters, options=self.options,
-                pool=self.pool,
-            )  # fmt: skip
-            facts = {"stages": [asdict(stage) for stage in result.stages]}
-        return {"begin": begin, "end": time.time(), **facts}
+        result = run(
+            self.job, *way.inputs, output=output, parameters=way.parameters, options=self.options,
+            pool=self.pool,
+        )  # fmt: skip
+        return {"stages": [asdict(stage) for stage in result.stages]}
 
     def _run_graph(self, output: str) -> dict[str, Any]:
         from jobs import engine
@@ -106,7 +124,7 @@ class _Runner:
         moved, spilled = (0, 0) if before is None else (before.moved_bytes, before.spilled_bytes)
         self.last = result = engine.run(
             self.job, *way.inputs, output=output, parameters=way.parameters, options=self.options,
-            start=self._start,
+            start=self._start, sizes=self._sizes(),
         )  # fmt: skip
         assert self.session is not None
         ready = ready_times(result.graphs, result.rows)
@@ -118,6 +136,15 @@ class _Runner:
             "moved_bytes": self.session.moved_bytes - moved,
             "spilled_bytes": self.session.spilled_bytes - spilled,
         }
+
+    def _sizes(self) -> Mapping[str, int]:
+        from jobs.trial import measured_sizes
+        from mapreduce.driving import source_of
+
+        if self.sizes is None:
+            sources = [source_of(given, self.options) for given in self.way.inputs]
+            self.sizes = measured_sizes(self.job, sources, self.way.parameters, self.options)
+        return self.sizes
 
     def _start(self, graph: Graph, on_event: Any) -> Session:
         from jobs.engine import open_session

@@ -19,14 +19,23 @@ _ROUND = re.compile(r"#\d+")
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """One run, as it was seen from outside (times, memory) and as its driver tells it (``facts``)."""
+    """One run, as it was seen from outside (times, memory) and as its driver tells it (``facts``).
 
-    wall_s: float
+    ``began`` and ``ended`` are seconds since the epoch: when the driver was asked, and when its answer was there.
+    """
+
+    began: float
+    ended: float
     cpu_s: float
     samples: tuple[Sample, ...]
     largest_bytes: int
     facts: Mapping[str, Any]
     output_bytes: int
+
+    @property
+    def wall_s(self) -> float:
+        """From the command to its output."""
+        return self.ended - self.began
 
 
 def mapreduce_engine(
@@ -34,7 +43,7 @@ def mapreduce_engine(
 ) -> Engine:
     """Return the MapReduce engine (or its sequential mode) of a report."""
     stages = _stage_reports(seen[shown])
-    began, ended = seen[shown].facts["begin"], seen[shown].facts["end"]
+    began, ended = seen[shown].began, seen[shown].ended
     names = _numbered([stage.stage for stage in stages])
     return Engine(
         engine=engine,
@@ -111,7 +120,7 @@ def graph_engine(
 ) -> Engine:
     """Return the graph engine of a report."""
     found = seen[shown]
-    began, ended = found.facts["begin"], found.facts["end"]
+    began, ended = found.began, found.ended
     rows = found.facts["rows"]
     order = list(dict.fromkeys(row["stage"] for row in rows))
     spans = _graph_spans(rows, found.facts["ready"])
