@@ -20,10 +20,10 @@ from jobs.lower import Lowering, metered
 from mapreduce import publish
 from mapreduce.driving import Begun, drive, recorded
 from mapreduce.errors import JobError
-from mapreduce.inputs import Source, list_files
+from mapreduce.inputs import Source
+from mapreduce.options import Options
 from mapreduce.owed import Owed
 from mapreduce.planning import Made
-from mapreduce.runner import Options
 from mapreduce.stages import Dataset, Job
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def run(
     spill: bool = False,
     report: Report | None = None,
     start: Start | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> GraphResult:
     """Run ``job`` on ``inputs`` and publish its result at ``output``.
 
@@ -95,6 +96,7 @@ def run(
         spill: Dask may put values on disk when memory is short.
         report: called with the graph of tasks when it begins, and again with the row of each task.
         start: returns workers that are there already and stay, for the first graph; instead of the three before.
+        sizes: bytes that operators make, by name, where they are known (``jobs.trial`` measures them); else what they read.
 
     Raises:
         BadJob, MissingInput, OutputExists: before anything was read or written.
@@ -118,7 +120,9 @@ def run(
                 )
             )
 
-        return _Run(begun=begun, options=options, start=start or open_here, report=report).run(output)
+        return _Run(begun=begun, options=options, start=start or open_here, report=report, sizes=sizes).run(
+            output
+        )
 
 
 def open_session(
@@ -145,11 +149,19 @@ def open_session(
 class _Run:
     """The state of one run: the graphs so far, and the session that holds their values."""
 
-    def __init__(self, *, begun: Begun, options: Options, start: Start, report: Report | None) -> None:
+    def __init__(
+        self,
+        *,
+        begun: Begun,
+        options: Options,
+        start: Start,
+        report: Report | None,
+        sizes: Mapping[str, int] | None,
+    ) -> None:
         self.begun, self.options, self.start, self.report = begun, options, start, report
         self.session: Session | None = None
         self.lowering = Lowering(
-            options=options, job_name=begun.job.name, values=self._values, sizes=_sizes(begun, options)
+            options=options, job_name=begun.job.name, values=self._values, sizes=sizes or {}
         )
         self.graphs: list[RanGraph] = []
         self.became: Mapping[Node, Node] = {}
@@ -254,16 +266,3 @@ class _Run:
                 op = replace(node.op, function=partial(metered, node.op.function))
                 self.tasks[node] = replace(node, op=op, inputs=inputs)
         return Graph(tuple(self.tasks[node] for node in tasks.outputs))
-
-
-def _sizes(begun: Begun, options: Options) -> Mapping[str, int]:
-    """Measure what operators make on a sample, if the input is so large that it decides whether the plan fits."""
-    from jobs.trial import try_graph
-
-    given = sum(file.bytes for source in begun.sources for file in list_files(source))
-    if given * 3 < max(options.workers, 1) * options.memory_bytes or any(
-        s.sample_ranges for s in begun.sources
-    ):
-        return {}
-    trial = try_graph(begun.job, begun.sources, begun.parameters, options)
-    return {} if isinstance(trial, str) else trial.size_bytes

@@ -19,8 +19,9 @@ from typing import Any
 from mapreduce.errors import BadJob, JobError
 from mapreduce.home import find_run
 from mapreduce.inputs import Source, plan_splits
+from mapreduce.options import Options
 from mapreduce.planning import default_partitions
-from mapreduce.runner import Options, StageReport, run
+from mapreduce.runner import StageReport, run
 from mapreduce.stages import Dataset, Job, plan
 
 TRIAL_RANGES = 16

@@ -19,7 +19,7 @@ from jobs.explain import first_dataset
 from jobs.lower import Lowering
 from jobs.trial import try_graph
 from mapreduce.inputs import Source
-from mapreduce.runner import Options
+from mapreduce.options import Options
 from mapreduce.stages import Dataset, Job
 
 

@@ -22,9 +22,9 @@ from mapreduce.columns import to_batch, to_pairs
 from mapreduce.inmemory import StageInMemory
 from mapreduce.inputs import Source, read_records
 from mapreduce.meter import Meter, current_meter, metering
+from mapreduce.options import Options
 from mapreduce.partition import FieldPartitioner, HashPartitioner
 from mapreduce.planning import Known, Made, StagePlan, plan_stage
-from mapreduce.runner import Options
 from mapreduce.sides import SideSource
 from mapreduce.splits import plan_splits
 from mapreduce.stages import Dataset, Stage, plan

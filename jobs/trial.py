@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jobs.engine import run
 from jobs.explain import TRIAL_BYTES, TRIAL_RANGES, first_dataset, splits_of
 from mapreduce.errors import JobError
 from mapreduce.home import find_run
-from mapreduce.inputs import Source
-from mapreduce.runner import Options
+from mapreduce.inputs import Source, list_files
+from mapreduce.options import Options
 from mapreduce.stages import Dataset, Job
 
 
@@ -32,8 +33,6 @@ def try_graph(
     job: Job, sources: Sequence[Source], parameters: Mapping[str, Any], options: Options
 ) -> Trial | str:
     """Run the graph of ``job``, up to its first yield, on short pieces of the input; or say why that was not done."""
-    from jobs.engine import run
-
     sampled = [replace(source, sample_ranges=TRIAL_RANGES) for source in sources]
     size = sum(splits_of(Dataset(source=source), options)[1] for source in sampled)
     if size > TRIAL_BYTES:
@@ -62,3 +61,14 @@ def try_graph(
         work[name] = work.get(name, 0.0) + (row.end - row.start) * scale
         made[name] = made.get(name, 0) + int(row.bytes_out * scale)
     return Trial(work_s=work, size_bytes=made)
+
+
+def measured_sizes(
+    job: Job, sources: Sequence[Source], parameters: Mapping[str, Any], options: Options
+) -> Mapping[str, int]:
+    """Measure what operators make, if the input is so large that this decides whether the graph fits in memory."""
+    given = sum(file.bytes for source in sources for file in list_files(source))
+    if given * 3 < max(options.workers, 1) * options.memory_bytes:
+        return {}
+    trial = try_graph(job, sources, parameters, options)
+    return {} if isinstance(trial, str) else trial.size_bytes

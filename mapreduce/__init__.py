@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import BadJob, JobError, OutputExists
     from .functions import each, identity, take, total
-    from .runner import Options, RunResult, run
+    from .options import Options
+    from .runner import RunResult, run
     from .stages import Dataset, Job, Stage, job
 
 __all__ = [
@@ -28,7 +29,7 @@ _HOMES = {
     "BadJob": "errors", "JobError": "errors", "OutputExists": "errors",
     "Dataset": "stages", "Job": "stages", "Stage": "stages", "job": "stages",
     "take": "functions", "total": "functions", "identity": "functions", "each": "functions",
-    "run": "runner", "Options": "runner", "RunResult": "runner",
+    "run": "runner", "Options": "options", "RunResult": "runner",
 }  # fmt: skip
 
 

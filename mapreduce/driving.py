@@ -27,7 +27,7 @@ from .scratch import Scratch, remove_abandoned
 from .stages import Dataset, Job
 
 if TYPE_CHECKING:
-    from .runner import Options
+    from .options import Options
 
 
 @dataclass(kw_only=True)
@@ -69,7 +69,7 @@ def recorded(
     remove_abandoned()
     remove_owed()
     with Scratch() as scratch:
-        sources = [_source(given, options, scratch.folder) for given in inputs]
+        sources = [source_of(given, options, scratch.folder) for given in inputs]
         if output is not None:
             publish.check_output(output, [url for source in sources for url in source.urls], options)
         run, folder = new_run(job.name)
@@ -147,7 +147,8 @@ def _dataset(job: Job, value: Any, verb: str) -> Dataset:
     return value
 
 
-def _source(given: str | Sequence[str] | Source, options: Options, scratch_folder: str) -> Source:
+def source_of(given: str | Sequence[str] | Source, options: Options, scratch_folder: str = "") -> Source:
+    """Return an input as a source, read as ``options`` say; standard input is first put into ``scratch_folder``."""
     if isinstance(given, Source):
         return given
     urls = (given,) if isinstance(given, str | Path) else tuple(given)

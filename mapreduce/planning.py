@@ -35,7 +35,7 @@ from .task import MapWork, Output, StageProgram
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .runner import Options
+    from .options import Options
 
 PARTITION_BYTES = 32 << 20  # input that justifies one more partition, up to one per worker
 LARGE_PARTITION_BYTES = 128 << 20  # several per worker: a partition's space is free again when it is done

@@ -17,7 +17,7 @@ from .errors import OutputExists, OutputFailed
 from .task import Mapped, Output, Written
 
 if TYPE_CHECKING:
-    from .runner import Options
+    from .options import Options
 
 GLOB = frozenset("*?[")
 

@@ -84,7 +84,7 @@ def compare(
     from jobs.catalog import find_job
     from jobs.cli.run import assign_inputs
     from jobs.compare import compare as run_both
-    from mapreduce.runner import Options
+    from mapreduce.options import Options
 
     found = find_job(job)
     values: dict[str, Any] = dict(split_parameters(parameters))

@@ -162,11 +162,15 @@ def run(
         else:
             from dag.errors import TooLarge
             from jobs import engine as graphs
+            from jobs.trial import measured_sizes
+            from mapreduce.driving import source_of
 
+            sources = [source_of(each, options, stack.enter_context(Scratch()).folder) for each in given]
             try:
                 result = graphs.run(
-                    found, *given, output=output, parameters=values, options=options, scheduler=scheduler,
+                    found, *sources, output=output, parameters=values, options=options, scheduler=scheduler,
                     cache_bytes=cache, spill=spill, report=progress.report_graph,
+                    sizes=measured_sizes(found, sources, values, options),
                 )  # fmt: skip
             except TooLarge as error:
                 raise TooLarge(f"{error}; or through the store: {through_store()}") from None
