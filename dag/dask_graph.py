@@ -43,11 +43,15 @@ def build(
     shared: Sequence[bytes],
     placed: Mapping[Node, str],
     held: Mapping[Node, Any],
+    after: Mapping[Node, Node],
     *,
     token: str,
     topic: str,
 ) -> DaskGraph:
-    """Return the tasks of ``nodes``, whose rows go to ``topic``; ``held`` are futures on values of earlier graphs."""
+    """Return the tasks of ``nodes``, whose rows go to ``topic``.
+
+    ``held`` are futures on values of earlier graphs; ``after`` says what else has to be done before a node.
+    """
     from dask.task_spec import DataNode, List, Task, TaskRef
 
     keys = {node: _key(node.name, token) for node in nodes}
@@ -78,7 +82,8 @@ def build(
             values.append(TaskRef(key))
         key = keys[node]
         tasks[key] = Task(
-            key, execute, call.name, call.kind, call.parts, call.inputs, token, topic, program, with_it, *values,
+            key, execute, call.name, call.kind, call.parts, call.inputs, token, topic,
+            refs[after[node]] if node in after else None, program, with_it, *values,
             _data_producer=not node.inputs,
         )  # fmt: skip
     return DaskGraph(tasks=tasks, keys=keys, workers=workers, token=token)

@@ -19,7 +19,7 @@ from .events import TaskRow
 from .graph import Node
 from .on_threads import Watch
 from .on_worker import missing_modules, spills, traffic
-from .placement import place
+from .placement import hold_back, place
 from .travel import by_value, local_modules, pack
 
 # What a worker needs before it holds a single value.
@@ -89,8 +89,10 @@ class Cluster:
         with by_value(self._missing):
             packed, shared = pack(nodes)
         living = sorted(_info(self._client), key=self._number_of)
-        placed = {node: living[number] for node, number in place(nodes, len(living)).items()}
-        graph = build(nodes, packed, shared, placed, held, token=token, topic=self._topic)
+        numbers = place(nodes, len(living))
+        placed = {node: living[number] for node, number in numbers.items()}
+        after = hold_back(nodes, numbers)
+        graph = build(nodes, packed, shared, placed, held, after, token=token, topic=self._topic)
         run = ClusterRun(self._client, nodes, graph, watch, self._topic, self._number_of)
         try:
             futures = run.finish([node for node in nodes if node in stays])

@@ -15,10 +15,10 @@ from .travel import Packed, fault_of_value
 
 
 def execute(
-    name: str, kind: str, parts: tuple[int | None, ...], inputs: str, token: str, topic: str, packed: Packed,
-    shared: Any, *values: Any,
+    name: str, kind: str, parts: tuple[int | None, ...], inputs: str, token: str, topic: str, after: Any,
+    packed: Packed, shared: Any, *values: Any,
 ) -> Any:  # fmt: skip
-    """Perform a task of the run ``token`` here, send its row, and return its value.
+    """Perform a task of the run ``token`` here, send its row, and return its value; ``after`` only had to be there.
 
     Raises:
         NodeFailed: its function cannot be loaded here or raised, or its value could not be sent on.

@@ -65,6 +65,24 @@ def test_producers_run_where_their_consumers_are_and_nothing_moves(session: Sess
     assert len(used) == 2
 
 
+def test_placed_producers_do_not_run_far_ahead_of_their_consumers(session: Session) -> None:
+    def make(_: int) -> tuple[int, np.ndarray[Any, Any]]:
+        return count_held("flight-"), np.zeros(1000)
+
+    sums = [
+        node(
+            f"flight_sum[{r}]",
+            lambda *values: max(each[0] for each in values),
+            *(node(f"flight[{r * 4 + p}]", partial(make, r)) for p in range(4)),
+        )
+        for r in range(30)
+    ]
+    held = session.run(Graph(tuple(sums)))
+    assert (
+        max(held) <= 16
+    )  # of the 60 that a worker makes: eight ahead, the group at work, and what is just being freed
+
+
 def test_a_shuffle_moves_only_the_pieces_that_the_other_worker_needs(session: Session) -> None:
     piece = 20_000
     splits = [
@@ -96,14 +114,15 @@ def test_values_are_freed_on_the_workers_and_kept_ones_stay_as_far_as_they_fit()
         assert rows_of(own, "part") == {("part", 0): 1, ("part", 1): 1, ("part", 2): 3, ("part", 3): 3}
         assert max(row.peak_memory_bytes for row in own.rows) <= own.peak_memory_bytes
         # What a task sees: the values that its worker holds.
-        held = own.run(Graph((node("held", count_held),)))[0]
-        assert held <= 3  # two kept parts, and perhaps the total that is just being let go
+        assert own.run(Graph((node("held", partial(count_held, "part-")),))) == [2]
+        assert own.run(Graph((node("none", partial(count_held, "double-")),))) == [0]
 
 
-def count_held() -> int:
+def count_held(prefix: str) -> int:
+    """Return how many values of a stage the worker of this task has."""
     from distributed import get_worker
 
-    return len(get_worker().data)
+    return sum(str(key).lstrip("('").startswith(prefix) for key in list(get_worker().data))
 
 
 def test_lambdas_closures_and_functions_of_unknown_modules_travel(session: Session) -> None:
