@@ -7,7 +7,7 @@ that refuses cells which are no numbers: each is counted, and the first one name
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,12 +43,12 @@ def summary_schema(label: pa.DataType) -> pa.Schema:
 def one_row(schema: pa.Schema, *values: Any) -> pa.RecordBatch:
     """Return a batch of one row; arrays become lists."""
     columns = []
-    for field, value in zip(schema, values, strict=True):
-        if pa.types.is_list(field.type):
-            items = value if isinstance(value, pa.Array) else pa.array(value, field.type.value_type)
+    for kind, value in zip(schema.types, values, strict=True):
+        if pa.types.is_list(kind):
+            items = value if isinstance(value, pa.Array) else pa.array(value, kind.value_type)
             columns.append(pa.ListArray.from_arrays(pa.array([0, len(items)], pa.int32()), items))
         else:
-            columns.append(pa.array([value], field.type))
+            columns.append(pa.array([value], kind))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -116,9 +116,10 @@ def read_moments(rows: pa.RecordBatch, at: int) -> Moments:
 
 @dataclass(kw_only=True)
 class Place:
-    """Where in its split a task is."""
+    """Where in its split a task is, and a buffer that it uses again."""
 
     row: int = 0
+    buffer: Floats = field(default_factory=lambda: np.empty((0, 0)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,18 +177,22 @@ class LabelledPoints:
         if not batch.num_rows:
             return None
         names = self.names(batch.schema)
-        columns = np.empty((len(names), batch.num_rows))
+        if state.buffer.shape[1] < batch.num_rows:
+            state.buffer = np.empty((len(names), batch.num_rows))
+        columns = state.buffer[:, : batch.num_rows]
         for row, name in zip(columns, names, strict=True):
             row[:] = numbers_of(batch, name)
         labels = batch.column(self.label)
-        missing = labels.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-        bad = np.vstack([~np.isfinite(columns), missing])
-        classes = pc.unique(labels.filter(pc.invert(labels.is_null(nan_is_null=True))))
+        missing = labels.is_null(nan_is_null=True)
+        bad = np.vstack([~np.isfinite(columns), missing.to_numpy(zero_copy_only=False)])
+        classes = pc.unique(labels.filter(pc.invert(missing)))
         self._check_classes(len(classes))
-        columns[bad[:-1]] = 0.0  # it will be refused, once all such cells are counted
+        first = np.zeros(len(bad), np.int64)
+        if bad.any():  # it will be refused, once all such cells are counted
+            columns[bad[:-1]] = 0.0
+            first = np.where(bad.any(axis=1), state.row + bad.argmax(axis=1), 0)
         with np.errstate(over="ignore", invalid="ignore"):
             moments = measure(columns)
-        first = np.where(bad.any(axis=1), state.row + bad.argmax(axis=1), 0)
         state.row += batch.num_rows
         return one_row(
             self.checked(batch.schema), task.index, [batch.num_rows], names, moments.means,

@@ -87,21 +87,21 @@ class Moments:
 
 
 def measure(columns: Floats) -> Moments:
-    """Return the moments of ``columns``, shape (features, rows)."""
+    """Return the moments of ``columns``, shape (features, rows), which are overwritten."""
     features, rows = columns.shape
     if not rows:
         return Moments(rows=0, means=np.zeros(features), products=np.zeros((features, features)))
     # Counted from the first row, a column that never changes has a deviation of exactly 0.
-    first = columns[:, :1]
-    centred = columns - first
-    middle = np.add.reduce(centred, axis=1, keepdims=True) / rows
-    centred -= middle
+    first = columns[:, :1].copy()
+    columns -= first
+    middle = np.add.reduce(columns, axis=1, keepdims=True) / rows
+    columns -= middle
     means = (first + middle)[:, 0]
     if features > MOST_PAIRED:
-        return Moments(rows=rows, means=means, products=np.einsum("ij,ij->i", centred, centred))
+        return Moments(rows=rows, means=means, products=np.einsum("ij,ij->i", columns, columns))
     products = np.zeros((features, features))
     for at in range(features):
-        products[at, at:] = products[at:, at] = weighted_sums(centred[at:], centred[at])
+        products[at, at:] = products[at:, at] = weighted_sums(columns[at:], columns[at])
     return Moments(rows=rows, means=means, products=products)
 
 

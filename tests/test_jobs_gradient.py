@@ -155,7 +155,7 @@ def test_moments_of_parts_make_those_of_the_whole(cuts: list[int], offset: float
     edges = [0, *sorted(cuts), 200]
     found = measure(columns[:, :0])
     for start, stop in pairwise(edges):
-        found = merge_moments(found, measure(columns[:, start:stop]))
+        found = merge_moments(found, measure(columns[:, start:stop].copy()))
     assert found.rows == 200
     np.testing.assert_allclose(found.means, columns.mean(axis=1), rtol=1e-13)
     np.testing.assert_allclose(found.products / 200, np.cov(columns, bias=True), rtol=1e-8, atol=1e-8)
@@ -166,7 +166,7 @@ def test_the_bound_on_the_largest_eigenvalue_is_tight_and_never_below() -> None:
     dice = np.random.default_rng(3)
     for features in (1, 2, 40, 128):
         columns = dice.normal(size=(features, features)) @ dice.normal(size=(features, 500)) + 7
-        moments = measure(columns)
+        moments = measure(columns.copy())
         scale = moments.deviations
         exact = float(np.linalg.eigvalsh(np.corrcoef(columns)).max()) if features > 1 else 1.0
         assert (
@@ -204,7 +204,7 @@ import numpy as np
 from jobs.linear_models import Gradient, Iterate, measure, safe_rate
 dice = np.random.default_rng(0)
 columns = dice.normal(size=(9, 20_011)) * 3 + 1
-moments = measure(columns)
+moments = measure(columns.copy())
 seen = hashlib.sha256(moments.products.tobytes())
 for sets in (1, 4):
     classes = dice.integers(0, max(sets, 2), 20_011)
