@@ -23,6 +23,8 @@ from mapreduce.tables import conform, inexact_integer, may_be_inexact
 from mapreduce.text import Lines, decode_lines
 
 HEAD_BYTES = 1 << 20
+UNREADABLE = (ValueError, RecursionError)
+"""What Python's parser raises; the second for values nested some thousand levels deep."""
 
 
 def read_values(
@@ -33,7 +35,7 @@ def read_values(
         offsets, texts = _filled(lines, piece, source, skipped)
         try:
             yield offsets, [json.loads(text) for text in texts]
-        except ValueError:
+        except UNREADABLE:
             raise _bad_line(offsets, texts, piece) from None
 
 
@@ -56,7 +58,7 @@ def _bad_line(offsets: list[int], texts: list[str], piece: Piece) -> BadInput:
     for offset, text in zip(offsets, texts, strict=True):
         try:
             json.loads(text)
-        except ValueError as error:
+        except UNREADABLE as error:
             return BadInput(f"{piece.url}: the line at byte {offset} is no JSON: {first_line(error)}")
     return BadInput(f"{piece.url}: a line after byte {offsets[0]} is no JSON object")
 
@@ -137,7 +139,7 @@ def _explained(error: pa.ArrowInvalid, offsets: list[int], texts: list[str], pie
     for offset, text in zip(offsets, texts, strict=True):
         try:
             value = json.loads(text)
-        except ValueError:
+        except UNREADABLE:
             return _bad_line(offsets, texts, piece)
         if not isinstance(value, dict):
             return BadInput(

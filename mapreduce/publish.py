@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 
-from .errors import OutputExists, OutputFailed
+from .errors import BadJob, OutputExists, OutputFailed
 from .task import Mapped, Output, Written
 
 if TYPE_CHECKING:
@@ -110,10 +110,15 @@ def check_output(output: str, inputs: Sequence[str], options: Options) -> None:
 
     Raises:
         OutputExists: with what to do.
+        BadJob: nothing can be written there.
     """
     filesystem, path = open_url(output, options.storage_options)
     if not path.strip("/"):
         raise OutputExists(f"output {output} is the root of a filesystem; name a folder in it")
+    if "http" in filesystem.protocol:
+        raise BadJob(
+            f"output {output}: nothing can be written over HTTP; name a folder, or a gfs:// or s3:// URL"
+        )
     path = _fold(filesystem, path)
     for url in inputs:
         try:

@@ -620,6 +620,21 @@ def test_parquet_without_row_groups_or_rows(mr: MrCommand) -> None:
     assert rows_of(mr, "in") == [{"id": 1, "name": "x"}]
 
 
+def test_rows_of_megabytes_are_sorted_in_less_memory_than_their_column(mr: MrCommand) -> None:
+    # 22 rows of 100 MB, which pass 2 GiB in one column, sort as these do; they take half a minute.
+    schema = pa.schema([("k", pa.int64()), ("s", pa.string())])
+    with pq.ParquetWriter("in.parquet", schema, compression="zstd", use_dictionary=False) as writer:
+        for number in range(22):
+            rows = {"k": [21 - number], "s": [f"{number:02}" * 2_000_000]}
+            writer.write_table(pa.table(rows, schema=schema))
+    options = ["-p", "key=k", "--output-format", "parquet", "--memory", "64MiB", "--partitions", "1"]
+    ended = mr("run", "sort", "in.parquet", "-o", "out", "--workers", 0, "--quiet", *options)
+    assert (ended.code, ended.err) == (0, "")
+    found = pq.read_table("out").to_pydict()
+    assert found["k"] == list(range(22))
+    assert found["s"] == [f"{21 - number:02}" * 2_000_000 for number in range(22)]
+
+
 @pytest.mark.parametrize("int96", [False, True])
 def test_far_dates_do_not_wrap(mr: MrCommand, int96: bool) -> None:
     dates = [

@@ -237,6 +237,11 @@ def test_the_root_of_a_filesystem_is_no_output(mr: MrCommand, output: str) -> No
     )
 
 
+def test_an_output_over_http_is_refused_before_anything_runs(mr: MrCommand) -> None:
+    said = mr.refuse("wordcount", "in.txt", output="http://127.0.0.1:9/out")
+    assert "nothing can be written over HTTP" in said
+
+
 def test_a_remote_output_without_credentials_is_told_in_one_line(
     mr: MrCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +305,7 @@ def test_a_job_that_is_not_there_brings_the_nearest_names(mr: MrCommand) -> None
         (["wordcount", "in.txt", "-o", "out", "--delimiter", "\\x"], "--delimiter"),
         (["wordcount", "in.txt", "-o", "out", "--delimiter", ""], "--delimiter"),
         (["wordcount", "in.txt", "-o", "out", "-p", "novalue"], "name=value"),
+        (["wordcount", "in.txt", "-o", "out", "-p", "partitions=1", "-p", "partitions=2"], "given twice"),
         (["wordcount", "in.txt", "-o", "out", "--input", "nope=in.txt"], "no input 'nope'"),
         (["wordcount", "in.txt", "-o", "out", "--json", "absent/run.json"], "--json"),
         (["wordcount", "in.txt", "-o", "out", "--store", "file:///x", "--replication", "2"], "--replication"),

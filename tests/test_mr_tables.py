@@ -288,6 +288,14 @@ def test_json_errors_name_file_and_byte(tmp_path: Path) -> None:
         rows(put(tmp_path / "huge.jsonl", f'{{"n": 0.5}}\n{{"n": {HUGE}}}\n'))
 
 
+def test_json_nested_too_deep_is_named_and_crashes_nothing(tmp_path: Path) -> None:
+    path = put(tmp_path / "deep.jsonl", '{"a": 1}\n' + "[" * 100_000 + "]" * 100_000 + "\n")
+    with pytest.raises(BadInput, match=r"deep\.jsonl: the line at byte 9 is no JSON: maximum recursion"):
+        rows(path)
+    with pytest.raises(BadInput, match=r"deep\.jsonl: the line at byte 9 is no JSON"):
+        read_schema(Source(urls=(str(path),)))
+
+
 def test_json_values_of_mixed_types_are_records_without_a_schema(tmp_path: Path) -> None:
     expected = [{"k": k, "seq": i} for i, k in enumerate([1, "1", None, 2.5, True, [1], {"a": 1}, "z", -3])]
     path = put(

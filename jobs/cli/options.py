@@ -27,12 +27,14 @@ def split_parameters(given: tuple[str, ...], option: str = "-p") -> dict[str, st
     """Return ``{name: value}`` of repeated ``name=value`` words.
 
     Raises:
-        click.UsageError: a word has no ``=``.
+        click.UsageError: a word has no ``=``, or a name comes twice.
     """
     values = {}
     for word in given:
         name, sign, value = word.partition("=")
         if not sign or not name:
             raise click.UsageError(f"{option} takes name=value, got {word!r}")
+        if name in values:
+            raise click.UsageError(f"{option} {name}= is given twice: {values[name]!r} and {value!r}")
         values[name] = value
     return values
