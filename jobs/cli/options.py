@@ -29,7 +29,7 @@ def split_parameters(given: tuple[str, ...], option: str = "-p") -> dict[str, st
     Raises:
         click.UsageError: a word has no ``=``, or a name comes twice.
     """
-    values = {}
+    values: dict[str, str] = {}
     for word in given:
         name, sign, value = word.partition("=")
         if not sign or not name:
