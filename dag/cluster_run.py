@@ -19,11 +19,14 @@ _ROWS_LATE_S = 10.0
 
 
 class ClusterRun:
-    """Rows are told to ``watch`` from the client's thread; what that raises ends the run."""
+    """Rows are told to ``watch`` from the client's thread; what that raises ends the run.
+
+    ``attempts`` counts them by run and node, and outlives the run: a kept value may be lost and computed again.
+    """
 
     def __init__(
         self, client: Any, nodes: Sequence[Node], graph: DaskGraph, watch: Watch, topic: str,
-        number_of: Callable[[str], int],
+        number_of: Callable[[str], int], attempts: Counter[tuple[str, str]],
     ) -> None:  # fmt: skip
         self._client = client
         self._graph = graph
@@ -34,7 +37,7 @@ class ClusterRun:
         self._by_key = {key: node for node, key in graph.keys.items()}
         self._position = {node: at for at, node in enumerate(nodes)}
         self._missing = set(self._nodes)
-        self._attempts: Counter[str] = Counter()
+        self._attempts = attempts
         self._futures: dict[Node, Any] = {}
         self._all_rows = threading.Event()
         self._refusal: BaseException | None = None
@@ -78,24 +81,25 @@ class ClusterRun:
         said = event[1]
         name, facts = said["name"], dict(said["row"])
         facts["worker"] = self._number_of(said["worker"])
+        row = self._numbered(said["token"], name, facts)
         if said["token"] != self._graph.token:
-            self._tell(None, TaskRow(**{**facts, "attempt": 1}))
+            self._tell(None, row, said["size_bytes"])
             return
-        self._tell(self._nodes[name], self._numbered(name, facts))
+        self._tell(self._nodes[name], row, said["size_bytes"])
         if facts["outcome"] == "done":
             self._missing.discard(name)
             if not self._missing:
                 self._all_rows.set()
 
-    def _numbered(self, name: str, facts: Mapping[str, Any]) -> TaskRow:
-        self._attempts[name] += 1
-        return TaskRow(**{**facts, "attempt": self._attempts[name] - 1})
+    def _numbered(self, token: str, name: str, facts: Mapping[str, Any]) -> TaskRow:
+        self._attempts[token, name] += 1
+        return TaskRow(**{**facts, "attempt": self._attempts[token, name] - 1})
 
-    def _tell(self, node: Node | None, row: TaskRow) -> None:
+    def _tell(self, node: Node | None, row: TaskRow, size_bytes: int = 0) -> None:
         if self._refusal is not None:
             return
         try:
-            for unwanted in self._watch(node, row):
+            for unwanted in self._watch(node, row, size_bytes):
                 self._let_go.add(unwanted)
                 self._release(unwanted)
         except BaseException as error:
@@ -124,7 +128,7 @@ class ClusterRun:
                 "stage": stage, "kind": node.op.kind, "task": task, "worker": self._number_of(said["worker"]),
                 "start": when, "end": when, "outcome": "lost", "message": f"worker {said['worker']} died",
             }  # fmt: skip
-            self._tell(node, self._numbered(node.name, facts))
+            self._tell(node, self._numbered(self._graph.token, node.name, facts))
 
     def _explain(self, future: Any) -> BaseException:
         from distributed.scheduler import KilledWorker

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,8 @@ class Cluster:
         try:
             self._client = Client(address or self._cluster, set_as_default=False, timeout=CONNECT_S)
         except OSError as error:
+            if self._cluster is not None:
+                self._cluster.close()
             raise GraphError(f"no Dask scheduler answers at {address}: {error}") from None
         try:
             self._addresses = _workers_of(self._client, address)
@@ -61,14 +64,14 @@ class Cluster:
                 memory_bytes = memory_bytes or _memory_of(self._client)
             self.workers = sum(worker["nthreads"] for worker in _info(self._client).values())
             self.memory_bytes = memory_bytes
-            self._direct = (
-                True if address is None else None
-            )  # workers elsewhere may not be reachable from here
+            # Workers elsewhere may not be reachable from here, only through their scheduler.
+            self._direct = True if address is None else None
             self._asked: set[str] = set()
             self._missing: set[str] = set()
             self._seen: dict[str, dict[str, int]] = self._client.run(traffic)
             self._topic = f"dag-{uuid.uuid4().hex}"
             self._runs = 0
+            self._attempts: Counter[tuple[str, str]] = Counter()
         except BaseException:
             self.close()
             raise
@@ -93,7 +96,7 @@ class Cluster:
         placed = {node: living[number] for node, number in numbers.items()}
         after = hold_back(nodes, numbers)
         graph = build(nodes, packed, shared, placed, held, after, token=token, topic=self._topic)
-        run = ClusterRun(self._client, nodes, graph, watch, self._topic, self._number_of)
+        run = ClusterRun(self._client, nodes, graph, watch, self._topic, self._number_of, self._attempts)
         try:
             futures = run.finish([node for node in nodes if node in stays])
         finally:

@@ -22,10 +22,10 @@ from .task import call_of, perform
 class Watch(Protocol):
     """Told about each task in turn."""
 
-    def __call__(self, node: Node | None, row: TaskRow) -> Collection[Node]:
+    def __call__(self, node: Node | None, row: TaskRow, size_bytes: int) -> Collection[Node]:
         """Return the nodes whose values need not stay after all; raise to stop the graph.
 
-        ``node`` is None where a kept value of an earlier graph was lost and computed again.
+        ``size_bytes`` is the value's.  ``node`` is None where a kept value of an earlier graph was lost and computed again.
         """
         ...
 
@@ -115,16 +115,16 @@ class _Loop:
         task, cache = self._graph[key], self._state["cache"]
         call, *sources = task.args
         values = [cache[source.key] for source in sources]
-        value, row, failure = perform(call, values, worker=worker)
+        done = perform(call, values, worker=worker)
         del values
         with self._changed:
-            if failure is None:
-                self._finish(key, value)
-            let_go = self._watch(self._nodes[key], row)
+            if done.failure is None:
+                self._finish(key, done.value)
+            let_go = self._watch(self._nodes[key], done.row, done.size_bytes)
             for node in let_go:
                 self._let_go(self._keys[node])
-            if failure is not None:
-                self._fail(failure)
+            if done.failure is not None:
+                self._fail(done.failure)
 
     def _finish(self, key: int, value: Any) -> None:
         state = self._state

@@ -33,18 +33,26 @@ def execute(
             f"the function of {name} ({kind}) cannot be loaded in worker {worker.address}: "
             f"{type(error).__name__}: {error}; what it imports must be installed there"
         ) from None
-    value, row, failure = perform(Call(name, kind, function, parts, inputs), values)
-    if failure is None and (fault := fault_of_value(value)):
+    done = perform(Call(name, kind, function, parts, inputs), values)
+    failure = done.failure
+    if failure is None and (fault := fault_of_value(done.value)):
         failure = NodeFailed(f"the value of {name} ({kind}) cannot be sent to other processes: {fault}")
-    facts = asdict(row)
+    facts = asdict(done.row)
     if failure is not None:
         facts.update(outcome="failed", message=str(failure))
     facts["moved_bytes"] += _moved_bytes(worker)
-    worker.log_event(topic, {"name": name, "token": token, "worker": worker.address, "row": facts})
+    said = {
+        "name": name,
+        "token": token,
+        "worker": worker.address,
+        "size_bytes": done.size_bytes,
+        "row": facts,
+    }
+    worker.log_event(topic, said)
     if failure is not None:
         failure.__cause__ = None  # it may not be one that can travel
         raise failure
-    return value
+    return done.value
 
 
 def take_pieces(indexes: Sequence[int], pieces: Sequence[Any]) -> dict[int, Any]:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 from .errors import BadGraph
 from .events import OnEvent, TaskRow
 from .graph import Graph, Node
-from .logical import Combine, Flatten, Group, Map, Read, Write
+from .logical import Combine, Flatten, Fused, Gather, Group, Map, Merge, Read, Split, Write
 from .memory import Ledger, Pins, check_fits
 from .task import resident_bytes
 
@@ -206,16 +206,16 @@ class Session:
         wanted = set(graph.outputs)
         sizes: dict[Node, int] = {}
 
-        def watch(node: Node | None, row: TaskRow) -> list[Node]:
+        def watch(node: Node | None, row: TaskRow, size_bytes: int) -> list[Node]:
             self._tell(row)
             if node is None or row.outcome != "done":
                 return []
-            sizes[node] = row.bytes_out
-            refused = pins.made(node, row.bytes_out) if node.keep else []
+            sizes[node] = size_bytes
+            refused = pins.made(node, size_bytes) if node.keep else []
             let_go = [each for each in refused if each not in wanted]
             for each in let_go:
                 ledger.let_go(each)
-            ledger.made(node, row.bytes_out)
+            ledger.made(node, size_bytes)
             return let_go
 
         values = self._engine.run(
@@ -287,7 +287,7 @@ def _needed(graph: Graph, held: Collection[Node]) -> list[Node]:
 
 
 def _check_runs(node: Node) -> None:
-    if isinstance(node.op, Read | Map | Flatten | Group | Combine | Write):
+    if isinstance(node.op, Read | Map | Flatten | Group | Combine | Write | Gather | Split | Merge | Fused):
         raise BadGraph(f"{node.name} is a {node.op.kind} over partitions; run dag.expand(graph) instead")
     if node.op.function is None:
         raise BadGraph(f"{node.name} ({node.op.kind}) has no function")

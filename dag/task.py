@@ -40,35 +40,49 @@ def call_of(node: Node) -> Call:
     return Call(node.name, node.op.kind, node.op.function, parts, _name_inputs(node))
 
 
-def perform(
-    call: Call, values: Sequence[Any], *, worker: int = 0, attempt: int = 0
-) -> tuple[Any, TaskRow, NodeFailed | None]:
-    """Call the function on the values of its sources; return its value, the row, and the failure if it raised."""
-    given = [value if part is None else value[part] for value, part in zip(values, call.parts, strict=True)]
+@dataclass(frozen=True, slots=True)
+class Performed:
+    """A task's value, how large it is in memory (whatever the function noted), its row, and the failure if it raised."""
+
+    value: Any
+    size_bytes: int
+    row: TaskRow
+    failure: NodeFailed | None
+
+
+def perform(call: Call, values: Sequence[Any], *, worker: int = 0) -> Performed:
+    """Call the function on the values of its sources."""
+    given: list[Any] = []
     notes, failure, value = Notes(), None, None
     start, cpu = time.time(), time.thread_time()
     before = take_notes(notes)
     try:
+        for source, part in zip(values, call.parts, strict=True):
+            given.append(source if part is None else source[part])
         value = call.function(*given)
-    except (Exception, SystemExit) as error:  # whatever the user's function raises
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # whatever the user's function raises, or a piece that is not there
         failure = _failure(call, error)
     finally:
         take_notes(before)
     cpu_s, end = time.thread_time() - cpu, time.time()
     sizes = [measure_bytes(each) for each in given]
+    size_bytes = 0 if failure else measure_bytes(value)
     numbers: dict[str, Any] = {
         "bytes_in": sum(sizes),
-        "bytes_out": 0 if failure else measure_bytes(value),
-        "shuffle_bytes": sum(size for size, part in zip(sizes, call.parts, strict=True) if part is not None),
+        "bytes_out": size_bytes,
+        "shuffle_bytes": sum(size for size, part in zip(sizes, call.parts, strict=False) if part is not None),
         **notes.numbers,
     }
     stage, task = stage_of(call.name)
     row = TaskRow(
-        stage=stage, kind=call.kind, task=task, attempt=attempt, worker=worker, start=start, end=max(end, start),
+        stage=stage, kind=call.kind, task=task, worker=worker, start=start, end=max(end, start),
         outcome="failed" if failure else "done", message=str(failure or ""), cpu_s=cpu_s,
         peak_memory_bytes=resident_bytes(), seconds=notes.seconds, counters=notes.counters, **numbers,
     )  # fmt: skip
-    return value, row, failure
+    return Performed(value, size_bytes, row, failure)
 
 
 def stage_of(name: str) -> tuple[str, int]:

@@ -194,7 +194,7 @@ def test_a_dead_worker_costs_what_it_held_and_the_rows_of_its_work_remain(
             os.kill(os.getpid(), signal.SIGKILL)
         return sum(values)
 
-    parts = [node(f"survive[{i}]", partial(mix, i)) for i in range(6)]
+    parts = [node(f"survive[{i}]", partial(mix, i), keep=True) for i in range(6)]
     graph = Graph((node("die", die_once, *parts),))
     assert session.run(graph) == [sum(mix(i) for i in range(6))]
     done = rows_of(session, "survive", "die")

@@ -357,6 +357,38 @@ def test_the_pieces_that_a_merge_takes_are_its_shuffle_bytes() -> None:
         assert [row.shuffle_bytes for row in session.rows] == [0, 80, 160]
 
 
+def test_what_a_function_notes_of_its_output_changes_nothing_in_what_is_kept() -> None:
+    def write() -> bytes:
+        note(bytes_out=10**12)
+        return b"done"
+
+    kept = node("write", write, keep=True)
+    with Session(memory_bytes=1000, cache_bytes=1000) as session:
+        for _ in range(2):
+            assert session.run(Graph((node("size", len, kept),))) == [4]
+        assert [(row.stage, row.bytes_out > 1000) for row in session.rows] == [
+            ("write", True),
+            ("size", False),
+            ("size", False),
+        ]
+
+
+def test_a_piece_that_is_not_there_names_the_task_that_wants_it() -> None:
+    split = node("split", lambda: [1, 2])
+    with pytest.raises(NodeFailed, match=r"merge \(test of split\) raised IndexError"):
+        dag.run(Graph((node("merge", int, Part(split, 2)),)))
+
+
+def test_a_note_on_an_error_is_told() -> None:
+    def fail() -> None:
+        error = ValueError("bad")
+        error.add_note("in line 7")
+        raise error
+
+    with pytest.raises(NodeFailed, match=r"a \(test of nothing\) raised ValueError: bad, in line 7"):
+        dag.run(Graph((node("a", fail),)))
+
+
 def test_note_refuses_a_column_that_is_none() -> None:
     with pytest.raises(TypeError, match="knows no 'recrods_in'"):
         note(recrods_in=1)
