@@ -36,7 +36,8 @@ Chunks = Iterable[tuple[str, Iterable[Any], Sequence[Any]]]  # (url, keys, value
 
 TAKE_BYTES = 4 << 20  # of sorted rows at a time: what is written next is still in the processor's cache
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a binary column, whose offsets have 32 bits
-_PAIRS = 5_000
+_COMBINE_ROWS = 1 << 20
+_PAIRS = 5_000  # of a batch of records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +185,7 @@ def _folded(rows: Batches, shuffle: Shuffle) -> Iterator[pa.RecordBatch]:
     """Combine rows of equal keys: all of them if that is exact, else in blocks of FOLD_ROWS from the first row."""
     held: list[pa.RecordBatch] = []
     count = 0
+    most = _COMBINE_ROWS if shuffle.exact else FOLD_ROWS
     for batch in rows:
         at = 0
         while at < batch.num_rows:
@@ -191,11 +193,15 @@ def _folded(rows: Batches, shuffle: Shuffle) -> Iterator[pa.RecordBatch]:
             at += piece.num_rows
             held.append(piece)
             count += piece.num_rows
-            if count >= (1 << 20 if shuffle.exact else FOLD_ROWS):
-                folded = _fold(held, shuffle)
-                held, count = ([folded], folded.num_rows) if shuffle.exact else ([], 0)
-                if not shuffle.exact:
-                    yield folded
+            if count < most:
+                continue
+            folded = _fold(held, shuffle)
+            if shuffle.exact:
+                # Where few keys are equal, what was folded is not folded again for each batch.
+                held, count, most = [folded], folded.num_rows, max(_COMBINE_ROWS, 2 * folded.num_rows)
+            else:
+                yield folded
+                held, count = [], 0
     if held:
         yield _fold(held, shuffle)
 
