@@ -75,7 +75,7 @@ def _merge_all(
                 cursors, fan_in, shuffle, memory_bytes, folder or os.path.dirname(runs[0].path), made
             )
             schema = tagged(shuffle.schema) if with_input else shuffle.schema
-            cursors = [_Cursor(RunReader(run, 0, schema), None) for run in larger]
+            cursors = _open(larger, 0, schema, with_input=False)  # their rows have it already
             fan_in = _fan_in(cursors, memory_bytes)
         yield from _merge_open(cursors, shuffle.order, memory_bytes)
     finally:

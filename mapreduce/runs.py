@@ -126,16 +126,22 @@ class RunReader:
             self.file = os.open(run.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise _damaged(run, "is gone; its map task has to run again") from None
-        row_bytes = 8 * _INDEX_FIELDS
-        raw = self._pread(run.index_offset, run.blocks * row_bytes)
-        index = np.frombuffer(raw, np.int64).reshape(-1, _INDEX_FIELDS)
-        self.index: npt.NDArray[np.int64] = index[index[:, 0] == partition]
-        if int(self.index[:, 3].sum()) != run.rows[partition]:
+        try:
+            self.index = self._read_index(partition)
+        except BaseException:
             self.close()
-            raise _damaged(
-                run, f"has an index of partition {partition} that does not match; run its map task again"
-            )
+            raise
         self.next_block = 0
+
+    def _read_index(self, partition: int) -> npt.NDArray[np.int64]:
+        raw = self._pread(self.run.index_offset, self.run.blocks * 8 * _INDEX_FIELDS)
+        index: npt.NDArray[np.int64] = np.frombuffer(raw, np.int64).reshape(-1, _INDEX_FIELDS)
+        found = index[index[:, 0] == partition]
+        if int(found[:, 3].sum()) != self.run.rows[partition]:
+            raise _damaged(
+                self.run, f"has an index of partition {partition} that does not match; run its map task again"
+            )
+        return found
 
     @property
     def exhausted(self) -> bool:
