@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mapreduce.errors import BadJob
+from mapreduce.gather import concat
 from mapreduce.order import group_boundaries
 
 FUNCTIONS = ("sum", "min", "max", "count")
@@ -176,10 +177,7 @@ def reduce_sorted(
         if batch.num_rows == 0:
             continue
         if carried is not None:
-            columns = [
-                pa.concat_arrays([carried.column(at), batch.column(at)]) for at in range(batch.num_columns)
-            ]
-            batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+            batch = concat([carried, batch])
         folded = combine_rows(batch, keys, aggregates)
         if folded.num_rows > 1:
             yield folded.slice(0, folded.num_rows - 1)
