@@ -48,7 +48,9 @@ def remove_owed() -> list[str]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path.name.startswith("."):
             continue
-        with contextlib.suppress(OSError):  # locked, taken by another process, or not removable now
+        # Locked, taken by another process, or not removable now: remote filesystems have errors of all kinds,
+        # and what an earlier run left must not keep this one from running.
+        with contextlib.suppress(Exception):
             lock = os.open(path, os.O_RDWR)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
