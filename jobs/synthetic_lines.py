@@ -25,6 +25,7 @@ VOCABULARY_WORDS = 100_000
 _RECORDS_PER_BLOCK = 40_000
 _LINES_PER_BLOCK = 60_000
 _TABLE_BITS = 21
+_TAIL = 10_000
 
 UInt64s = npt.NDArray[np.uint64]
 Int64s = npt.NDArray[np.int64]
@@ -201,15 +202,28 @@ def graph_blocks(seed: int, nodes: int) -> Iterator[Block]:
     if not 2 <= nodes < 2**31:
         raise ValueError(f"nodes must be in [2, 2**31), got {nodes}")
     bits = Bits(seed, "graph")
+    # A target is written in two pieces: what stands before its last four digits, and those.
+    heads = pa.array(["", *map(str, range(1, (nodes - 1) // _TAIL + 1))])
+    tails = pa.array([f"{n:04}\n" for n in range(_TAIL)] + [f"{n}\n" for n in range(_TAIL)])
     first = 0
     while True:
         sources = np.arange(first, min(first + 10_000, nodes))
         # A Pareto variable with exponent 2 and least value m is m / sqrt(u) and has mean 2 m.
         degrees = (5.25 / np.sqrt(bits.unit(len(sources)))).clip(1, min(nodes - 1, 100_000))
-        source = np.repeat(sources, degrees.astype(np.int64))
+        edges = degrees.astype(np.int64)
+        source = np.repeat(sources, edges)
         skewed = bits.unit(len(source))
         target = np.minimum((skewed * skewed * skewed * (nodes - 1)).astype(np.int64), nodes - 2)
         target += target >= source
-        newline = pc.binary_join_element_wise(pa.array(target).cast(pa.string()), "", "\n")
-        yield line_block(pc.binary_join_element_wise(pa.array(source).cast(pa.string()), newline, "\t"))
+        # No number becomes text here but the sources, once each; one take() is then the text itself.
+        begins = pc.binary_join_element_wise(pa.array(sources).cast(pa.string()), "\t", "")
+        high, low = np.divmod(target, _TAIL)
+        chosen = np.empty(3 * len(target), np.int32)
+        chosen[0::3] = source - first
+        chosen[1::3] = high + len(begins)
+        chosen[2::3] = low + np.where(high > 0, 0, _TAIL) + (len(begins) + len(heads))
+        taken = pa.concat_arrays([begins, heads, tails]).take(pa.array(chosen))
+        _, offsets, data = taken.buffers()
+        ends = np.frombuffer(offsets, np.int32)[3 : len(chosen) + 1 : 3].astype(np.int64)
+        yield Block(data=memoryview(data)[: int(ends[-1])], ends=ends)
         first = 0 if int(sources[-1]) == nodes - 1 else first + len(sources)
