@@ -151,7 +151,7 @@ def _graph_run(seen: Seen) -> Run:
         store_read_bytes=sum(row["store_read_bytes"] for row in rows),
         store_written_bytes=sum(row["store_written_bytes"] for row in rows),
         store_physical_bytes=sum(row["store_physical_bytes"] for row in rows),
-        shuffle_bytes=sum(row["shuffle_bytes"] for row in rows),
+        shuffle_bytes=2 * sum(row["shuffle_bytes"] for row in rows),  # rows have what was taken: made as well
         moved_bytes=seen.facts["moved_bytes"],
         spilled_bytes=seen.facts["spilled_bytes"],
         peak_memory_bytes=max((sample.memory_bytes for sample in seen.samples), default=0),

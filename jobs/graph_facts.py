@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from dag.analysis import analyse, edge_bytes, measured_by
 from dag.draw import draw_svg, draw_text
 from dag.graph import Graph, Node
+from dag.logical import Fused, Read
+from dag.task import stage_of
 from jobs.engine import GraphResult, RanGraph
-
-_TASK = re.compile(r"\[\d+\]$")
 
 
 def describe_run(result: GraphResult, workers: int) -> dict[str, Any]:
@@ -21,7 +20,7 @@ def describe_run(result: GraphResult, workers: int) -> dict[str, Any]:
     rows = [row for row in result.rows if f"{row.stage}[{row.task}]" in names]
     analysis = analyse(measured_by(ran.tasks, rows), workers=workers)
     whole = measured_by(ran.rewritten.graph, rows)
-    critical = {_TASK.sub("", node.name) for node in analysis.critical_path}
+    critical = {stage_of(node.name)[0] for node in analysis.critical_path}
     title = f"{result.job}: the graph as it ran"
     return {
         "svg": draw_svg(whole, title=title),
@@ -66,8 +65,6 @@ def planned_by_stage(graphs: Sequence[RanGraph]) -> dict[str, int]:
 
 
 def _read_bytes(node: Node) -> int:
-    from dag.logical import Fused, Read
-
     ops = [step.op for step in node.op.steps] if isinstance(node.op, Fused) else [node.op]
     return sum(part.split.bytes for op in ops if isinstance(op, Read) for part in op.parts)
 
@@ -75,14 +72,14 @@ def _read_bytes(node: Node) -> int:
 def ready_times(graphs: Sequence[RanGraph], rows: Sequence[Any]) -> list[float]:
     """Return for each row when its task could have run: when the last of its inputs had ended."""
     ends = {f"{row.stage}[{row.task}]": row.end for row in rows}
-    begins = [min((row.start for row in rows), default=0.0)]
+    begin = min((row.start for row in rows), default=0.0)
     inputs = {
         node.name: [source.name for source in node.sources()] for ran in graphs for node in ran.tasks.nodes
     }
     return [
         max(
             (ends[name] for name in inputs.get(f"{row.stage}[{row.task}]", []) if name in ends),
-            default=begins[0],
+            default=begin,
         )
         for row in rows
     ]
