@@ -135,8 +135,8 @@ class RunReader:
 
     def _read_index(self, partition: int) -> npt.NDArray[np.int64]:
         raw = self._pread(self.run.index_offset, self.run.blocks * 8 * _INDEX_FIELDS)
-        index: npt.NDArray[np.int64] = np.frombuffer(raw, np.int64).reshape(-1, _INDEX_FIELDS)
-        found = index[index[:, 0] == partition]
+        index = np.frombuffer(raw, np.int64).reshape(-1, _INDEX_FIELDS)
+        found: npt.NDArray[np.int64] = index[index[:, 0] == partition]
         if int(found[:, 3].sum()) != self.run.rows[partition]:
             raise _damaged(
                 self.run, f"has an index of partition {partition} that does not match; run its map task again"
