@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from .graph import Graph, Node
-from .logical import Fused, count_partitions, partitions_of
+from .logical import Fused, count_partitions
 from .rewrite_base import Names, Rewritten, moved, with_inputs
 from .rewrite_fusion import fuse, fused_operations
-from .rewrite_partitions import placements, size_partitions, skip_shuffles
+from .rewrite_partitions import Placement, placements, size_partitions, skip_shuffles
 from .rewrite_rules import lift_combiners, reduce_in_trees, share, sink_flattens
 
 __all__ = [
@@ -84,10 +84,15 @@ def _settle(graph: Graph, earlier: Mapping[Node, Node]) -> Rewritten:
     """Put a placeholder where an earlier graph has rewritten a node, so that it is not looked into again."""
     became: dict[Node, Node] = {}
     settled: dict[Node, Node] = {}
+    # All at once: a loop of many rounds has a long past.
+    old = Graph(tuple(dict.fromkeys(earlier[node] for node in graph.nodes if node in earlier)))
+    counts, places = count_partitions(old), placements(old)
     for node in graph.nodes:
         if node in earlier:
             now = earlier[node]
-            became[node] = settled.setdefault(now, _placeholder(node.name, now))
+            if now not in settled:
+                settled[now] = _placeholder(node.name, now, counts[now], places[now])
+            became[node] = settled[now]
         else:
             became[node] = with_inputs(node, (moved(given, became) for given in node.inputs))
     done = Graph(tuple(became[node] for node in graph.outputs))
@@ -99,10 +104,9 @@ def _settle(graph: Graph, earlier: Mapping[Node, Node]) -> Rewritten:
     return Rewritten(graph=done, applied=tuple(applied), became=became)
 
 
-def _placeholder(name: str, now: Node) -> Node:
-    placed = placements(Graph((now,)))[now]
+def _placeholder(name: str, now: Node, partitions: int, placed: Placement | None) -> Node:
     op = Settled(
-        partitions=partitions_of(now),
+        partitions=partitions,
         steps=(),
         exposed=(),
         takes=(),
