@@ -12,6 +12,8 @@ import argparse
 from pathlib import Path
 
 from counting import wordcount, wordcount_records
+from graph_engine import graph_cache, graph_overhead, graph_sort
+from graphs import graph_gradient, graph_kmeans, graph_pagerank
 from measuring import HERE, RESULTS
 from running import coordinator, startup, store
 from sorting import memory, small_files, sort, sort_variable
@@ -29,6 +31,12 @@ BENCHMARKS = {
         startup,
         store,
         coordinator,
+        graph_gradient,
+        graph_kmeans,
+        graph_pagerank,
+        graph_sort,
+        graph_cache,
+        graph_overhead,
     )
 }
 

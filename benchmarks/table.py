@@ -17,6 +17,12 @@ ORDER = (
     "startup",
     "store",
     "coordinator",
+    "graph_gradient",
+    "graph_kmeans",
+    "graph_pagerank",
+    "graph_sort",
+    "graph_cache",
+    "graph_overhead",
 )
 
 
