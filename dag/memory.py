@@ -115,12 +115,17 @@ class Pins:
     """Which of the kept values stay: the first in the graph's order that fit, never another because it came sooner.
 
     What does not fit is computed again by each graph.  (To drop the oldest instead never hits: a loop wants that one next.)
+    Values of at most ``small_bytes`` stay and do not count: they are what a loop has found so far, and without one of them
+    a graph would compute all rounds before it again.
     """
 
-    def __init__(self, kept: Sequence[Node], capacity_bytes: int | None, used_bytes: int = 0) -> None:
+    def __init__(
+        self, kept: Sequence[Node], capacity_bytes: int | None, used_bytes: int = 0, small_bytes: int = -1
+    ) -> None:
         self.used_bytes = used_bytes
         self.pinned: list[Node] = []
         self._capacity_bytes = capacity_bytes
+        self._small_bytes = small_bytes
         self._waiting = list(reversed(kept))
         self._sizes: dict[Node, int] = {}
         self._full = False
@@ -128,18 +133,24 @@ class Pins:
     def made(self, node: Node, size_bytes: int) -> list[Node]:
         """Take note of a kept node's size; return the nodes that are now known not to stay."""
         self._sizes[node] = size_bytes
-        refused: list[Node] = []
+        if self._is_small(node):
+            self.pinned.append(node)
+        elif self._full:
+            return [node]
         while self._waiting and not self._full and self._waiting[-1] in self._sizes:
-            size = self._sizes[self._waiting[-1]]
-            if self._capacity_bytes is not None and self.used_bytes + size > self._capacity_bytes:
+            first = self._waiting[-1]
+            size = 0 if self._is_small(first) else self._sizes[first]
+            if self._capacity_bytes is not None and size and self.used_bytes + size > self._capacity_bytes:
                 self._full = True
-                refused = [each for each in self._waiting if each in self._sizes and each is not node]
-                break
+                return [each for each in self._waiting if each in self._sizes and not self._is_small(each)]
             self.used_bytes += size
-            self.pinned.append(self._waiting.pop())
-        if self._full and node not in self.pinned:
-            refused.append(node)
-        return refused
+            if not self._is_small(first):
+                self.pinned.append(first)
+            self._waiting.pop()
+        return []
+
+    def _is_small(self, node: Node) -> bool:
+        return self._sizes[node] <= self._small_bytes
 
 
 def show_bytes(number: int) -> str:

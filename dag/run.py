@@ -24,6 +24,8 @@ from .task import resident_bytes
 PROCESSES_WORTH_S = 2.0
 # Records handled one by one in Python, where nobody has measured how long an operator takes.
 PYTHON_BYTES_PER_S = 20_000_000
+# Results of a round, such as weights or centres, are smaller; parts of data that are worth a choice are larger.
+SMALL_BYTES = 1 << 18
 
 
 def run(
@@ -134,7 +136,8 @@ class Session:
         scheduler: "threads", "processes", or the address of a Dask scheduler ("tcp://host:8786").
         workers: threads or processes, default one per core; a cluster has those that it has.
         memory_bytes: for the values of all workers together; default what the machine or the cluster has.
-        cache_bytes: for kept values: the first that fit stay, the others are computed again by each graph.  None: all stay.
+        cache_bytes: for kept values: the first that fit stay, the others are computed again by each graph; those of less than
+            256 KiB stay and do not count.  None: all stay.
         spill: Dask may move values to disk when memory is short; needs processes, or a cluster that is set up for it.
         on_event: called with each row.
     """
@@ -198,11 +201,11 @@ class Session:
         limit = None if self._spill else self._engine.memory_bytes
         if limit is not None:
             check_fits(
-                nodes, limit, stays=self._expected(kept, stays, held_bytes), workers=self._engine.workers,
+                nodes, limit, stays=self._expected(kept, stays), workers=self._engine.workers,
                 held_bytes=held_bytes,
             )  # fmt: skip
         ledger = Ledger(nodes, stays=stays, memory_bytes=limit, held_bytes=held_bytes)
-        pins = Pins(kept, self._cache_bytes, used_bytes=held_bytes)
+        pins = self._pins(kept)
         wanted = set(graph.outputs)
         sizes: dict[Node, int] = {}
 
@@ -248,11 +251,15 @@ class Session:
             if self._on_event is not None:
                 self._on_event(row)
 
-    def _expected(self, kept: Sequence[Node], stays: Collection[Node], held_bytes: int) -> set[Node]:
+    def _expected(self, kept: Sequence[Node], stays: Collection[Node]) -> set[Node]:
         """Return what will stay if sizes are as expected."""
-        pins = Pins(kept, self._cache_bytes, used_bytes=held_bytes)
+        pins = self._pins(kept)
         refused = {each for node in kept for each in pins.made(node, node.size_bytes)}
         return set(stays) - refused
+
+    def _pins(self, kept: Sequence[Node]) -> Pins:
+        used_bytes = sum(size for _, size in self._kept.values() if size > SMALL_BYTES)
+        return Pins(kept, self._cache_bytes, used_bytes=used_bytes, small_bytes=SMALL_BYTES)
 
 
 def _start(scheduler: str, workers: int | None, memory_bytes: int | None, spill: bool) -> _Engine:

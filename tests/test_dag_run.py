@@ -176,14 +176,26 @@ def test_independent_tasks_run_at_the_same_time() -> None:
 def test_what_does_not_fit_into_the_cache_is_computed_again_by_every_graph_and_nothing_else(
     cached: int,
 ) -> None:
-    size = measure_bytes(np.zeros(1000))
-    parts = [node(f"part[{i}]", partial(np.full, 1000, float(i)), keep=True) for i in range(5)]
+    rows = 40_000  # 320 kB; small values always stay
+    size = measure_bytes(np.zeros(rows))
+    parts = [node(f"part[{i}]", partial(np.full, rows, float(i)), keep=True) for i in range(5)]
     with Session(workers=2, cache_bytes=cached * size + size // 2) as session:
         for _ in range(4):
             total = node("total", lambda *values: sum(each.sum() for each in values), *parts)
-            assert session.run(Graph((total,))) == [10_000.0]
+            assert session.run(Graph((total,))) == [10.0 * rows]
         runs = Counter(row.task for row in session.rows if row.stage == "part")
     assert [runs[at] for at in range(5)] == [1 if at < cached else 4 for at in range(5)]
+
+
+def test_what_a_loop_has_found_stays_without_a_cache() -> None:
+    data = node("data", partial(np.ones, 40_000), keep=True)
+    found = node("found[0]", lambda: 0.0, keep=True)
+    with Session(workers=2, cache_bytes=0) as session:
+        for turn in range(1, 5):
+            found = node(f"found[{turn}]", lambda values, before: values[0] + before, data, found, keep=True)
+            assert session.run(Graph((found,))) == [float(turn)]
+        runs = Counter(row.stage for row in session.rows)
+    assert runs == {"data": 4, "found": 5}
 
 
 def test_what_only_a_kept_value_needs_is_not_computed_again() -> None:
