@@ -110,14 +110,15 @@ def drive(begun: Begun, rows: Callable[[Dataset], list[Any]]) -> Dataset:
         built = job.build([Dataset(source=source) for source in begun.sources], begun.parameters)
     if inspect.isgenerator(built):
         rounds: Generator[Any, Any, Any] = built
-        try:
-            found: list[Any] | None = None
-            while True:
-                with _planning(job):
+        found: list[Any] | None = None
+        while True:
+            with _planning(job):
+                try:
                     wanted = rounds.send(found)
-                found = rows(_dataset(job, wanted, "yielded"))
-        except StopIteration as stop:
-            built = stop.value
+                except StopIteration as stop:
+                    built = stop.value
+                    break
+            found = rows(_dataset(job, wanted, "yielded"))
     final = _dataset(job, built, "returned")
     if final.stage is None:
         raise BadJob(f"job {job.name!r} returns its input; it has no stage to run")
@@ -130,7 +131,7 @@ def _planning(job: Job) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if isinstance(error, StopIteration) or not is_failure(error):  # a generator returns by StopIteration
+        if not is_failure(error):
             raise
         raise FunctionFailed(
             f"job {job.name!r}: building the plan raised {type(error).__name__}: {error}",
@@ -148,7 +149,11 @@ def _dataset(job: Job, value: Any, verb: str) -> Dataset:
 
 
 def source_of(given: str | Sequence[str] | Source, options: Options, scratch_folder: str = "") -> Source:
-    """Return an input as a source, read as ``options`` say; standard input is first put into ``scratch_folder``."""
+    """Return an input as a source, read as ``options`` say; standard input is first put into ``scratch_folder``.
+
+    Raises:
+        BadJob: standard input is given where it cannot be read, or for the second time.
+    """
     if isinstance(given, Source):
         return given
     urls = (given,) if isinstance(given, str | Path) else tuple(given)
@@ -163,7 +168,14 @@ def source_of(given: str | Sequence[str] | Source, options: Options, scratch_fol
 
 def _spool_stdin(folder: str) -> str:
     """Copy standard input to a file: splits and retries need to read it more than once."""
+    if not folder:
+        raise BadJob(
+            "standard input (-) can be read only once, and this reads its input several times: give a file"
+        )
     path = os.path.join(folder, "stdin")
-    with open(path, "wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+    try:
+        with open(path, "xb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+    except FileExistsError:
+        raise BadJob("standard input (-) can be read only once, and it is given twice as an input") from None
     return path

@@ -429,3 +429,18 @@ def test_what_a_map_gathers_comes_out_at_the_end_of_its_input(tmp_path: Path, wo
     assert {word: int(n) for word, n in counted.items()} == collections.Counter(
         word for line in made for word in line.split()
     )
+
+
+def test_standard_input_is_read_whole_and_refused_the_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = make_text(tmp_path / "in.txt")
+    with (tmp_path / "in.txt").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        run(wordcount, "-", output=tmp_path / "out", workers=0)
+        counted = collections.Counter(word for line in lines for word in line.split())
+        assert sorted(read_text(tmp_path / "out")) == sorted(f"{w}\t{n}" for w, n in counted.items())
+        file.seek(0)
+        with pytest.raises(BadJob, match="given twice"):
+            run(wordcount, ["-", "-"], output=tmp_path / "twice", workers=0)
+    assert not (tmp_path / "twice").exists()

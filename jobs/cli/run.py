@@ -165,7 +165,8 @@ def run(
             from jobs.trial import measured_sizes
             from mapreduce.driving import source_of
 
-            sources = [source_of(each, options, stack.enter_context(Scratch()).folder) for each in given]
+            scratch = stack.enter_context(Scratch()).folder
+            sources = [source_of(each, options, scratch) for each in given]
             try:
                 result = graphs.run(
                     found, *sources, output=output, parameters=values, options=options, scheduler=scheduler,
