@@ -18,7 +18,6 @@ from types import ModuleType
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = tuple(os.path.join(_HERE, package, "") for package in ("mapreduce", "dag", "gfs_sim", "jobs"))
-_LIBRARY = os.path.join("pyarrow", "")
 
 
 class _PandasFinder(MetaPathFinder):
@@ -50,7 +49,10 @@ class _PandasFinder(MetaPathFinder):
 
 def _is_between(file: str) -> bool:
     """Tell whether a frame is the import machinery's or pyarrow's, on the way from the one who asks."""
-    return file.startswith("<frozen importlib") or _LIBRARY in file
+    if file.startswith("<frozen importlib"):
+        return True
+    library = getattr(sys.modules.get("pyarrow"), "__file__", None)
+    return library is not None and file.startswith(os.path.join(os.path.dirname(library), ""))
 
 
 def put_off_pandas() -> None:
