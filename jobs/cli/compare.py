@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     help="Copies in that store; give it several times to see several. [default: 1 and 3]",
 )  # fmt: skip
 @click.option(
-    "--scheduler", metavar="WHERE", help="Of the graph: threads or processes. [default: by the job]"
+    "--scheduler", type=click.Choice(["threads", "processes"]), help="Of the graph. [default: by the job]"
 )
 @click.option("--cache", type=Size(), help="The graph keeps at most so much between rounds.")
 @click.option("--baseline/--no-baseline", default=True, help="Also run it in one thread.", show_default=True)
@@ -96,7 +96,7 @@ def compare(
         split_bytes=split_size, store=store, input_format=input_format,
     )  # fmt: skip
     comparison = run_both(
-        job, [_absolute(each) for each in given], parameters=values, options=options, runs=runs,
+        job, given, parameters=values, options=options, runs=runs,
         replications=replication or (1, 3), scheduler=scheduler, cache_bytes=cache, baseline=baseline,
         command=shlex.join(["mr", *sys.argv[1:]]),
         tell=(lambda line: None) if quiet else (lambda line: click.echo(line, err=True)),
@@ -104,12 +104,6 @@ def compare(
     _write(comparison, files)
     if not quiet:
         _print(comparison, report)
-
-
-def _absolute(given: Any) -> Any:
-    if not isinstance(given, str):
-        return tuple(_absolute(each) for each in given)
-    return given
 
 
 def _draw_again(paths: list[str], files: dict[str, str | None]) -> None:
