@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 INJECTED = ("side", "counters", "task", "state")
 
 Pairs = Iterable[tuple[Any, Any]]
-Schema = "pa.Schema | Callable[[pa.Schema], pa.Schema] | None"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
