@@ -160,6 +160,7 @@ class Staging:
         self.filesystem, path = open_url(output, options.storage_options)
         self.path = _fold(self.filesystem, path).rstrip("/")
         self.output = output
+        self.overwrite = options.overwrite
         parent, _, name = self.path.rpartition("/")
         self.staged = f"{parent}/.{name}.{run_id}"
         self.folder = self.filesystem.unstrip_protocol(self.staged)
@@ -180,7 +181,16 @@ class Staging:
 
         Where a folder can be renamed in one step it comes with its ``_SUCCESS``.  On an object store the parts
         are copied to their names one by one, and ``_SUCCESS`` is written after the last.
+
+        Raises:
+            OutputExists: somebody else has put something there since ``check_output``; it is kept.
+            OutputFailed: the filesystem refuses.
         """
+        if not self.overwrite and self.filesystem.exists(self.path):
+            raise OutputExists(
+                f"output {self.output} has been made by somebody else during this run, and is kept;"
+                " choose another or give --overwrite"
+            )
         try:
             if renames_folders(self.filesystem):
                 self._publish_at_once()
@@ -191,7 +201,7 @@ class Staging:
 
     def _publish_at_once(self) -> None:
         self.filesystem.touch(f"{self.staged}/_SUCCESS")
-        replaces = self.filesystem.exists(self.path)
+        replaces = self.overwrite and self.filesystem.exists(self.path)
         if replaces:
             rename(self.filesystem, self.path, self.replaced)
         try:

@@ -113,6 +113,14 @@ def plan_exits(text):
     raise SystemExit(0)
 
 @job
+def overtaken(text):
+    def other_run(offset, line):
+        os.makedirs("out", exist_ok=True)
+        open("out/keep", "w").close()
+        yield line, 1
+    return Stage(map=other_run)(text)
+
+@job
 def exits(text):
     def parse(offset, line):
         raise SystemExit(0)
@@ -218,6 +226,17 @@ def test_an_output_that_overlaps_the_input_is_refused(mr: MrCommand, given: str,
     Path("in/sub/a.txt").write_text("a\n")
     assert "inside the" in mr.refuse("wordcount", given, "--overwrite", output=output)
     assert Path("in/sub/a.txt").read_text() == "a\n"
+
+
+def test_an_output_that_another_run_made_meanwhile_is_kept(mr: MrCommand) -> None:
+    ended = mr("run", "jobs_.py:overtaken", "in.txt", "-o", "out", "--workers", 0, "--quiet")
+    assert ended.code == 1
+    assert "output out has been made by somebody else during this run, and is kept" in ended.complaint
+    assert os.listdir("out") == ["keep"]
+    assert [name for name in os.listdir() if name.startswith(".out")] == []
+    mr.check_nothing_left()
+    assert mr("run", "jobs_.py:overtaken", "in.txt", "-o", "out", "--quiet", "--overwrite").code == 0
+    assert sorted(os.listdir("out")) == ["_SUCCESS", "part-00000.txt"]
 
 
 def test_an_output_beside_what_a_pattern_matches_is_fine(mr: MrCommand) -> None:
