@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dag.errors import GraphError
 from jobs.engine import run
 from jobs.explain import TRIAL_BYTES, TRIAL_RANGES, first_dataset, splits_of
 from mapreduce.errors import JobError
@@ -43,14 +45,16 @@ def try_graph(
         return first_dataset(job.function(*datasets, **values))
 
     tried = Job(function=first, name=f"explain-{job.name}", doc=job.doc)
+    # What a job looks at is no result: it may have columns that text has no place for, and is not written.
+    loops = inspect.isgenerator(job.build([Dataset(source=source) for source in sampled], parameters))
     with tempfile.TemporaryDirectory(prefix="mrdag-explain-") as folder:
         settings = replace(options, output_format="text", compression=None)
         try:
             result = run(
-                tried, *sampled, output=f"{folder}/output", parameters=parameters, options=settings,
-                scheduler="threads",
+                tried, *sampled, output=None if loops else f"{folder}/output", parameters=parameters,
+                options=settings, scheduler="threads",
             )  # fmt: skip
-        except JobError as error:
+        except (JobError, GraphError) as error:
             return f"a trial on a sample of the input failed: {error}"
         shutil.rmtree(find_run(result.run))
     scale = sum(splits_of(Dataset(source=source), options)[1] for source in sources) / max(size, 1)

@@ -28,6 +28,7 @@ import mapreduce
 from jobs.catalog import find_job
 from jobs.engine import run as run_in_memory
 from jobs.explain import explain
+from jobs.explain_graph import explain_graph
 from jobs.generate import generate
 from jobs.linear_models import (
     Gradient,
@@ -409,6 +410,9 @@ def test_explain_knows_the_bytes_of_a_descent_that_looks_at_its_gradient(tmp_pat
         ]
         assert found.store_bytes
         assert len(found.notes) == (1 if stages == 2 else 0)
+        graph = explain_graph(find_job("gradient"), [Source(urls=(str(path),))], parameters, options)
+        assert graph.measured
+        assert len(graph.notes) == len(found.notes)
 
 
 # -- what is refused --------------------------------------------------------------------------------
