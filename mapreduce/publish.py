@@ -113,7 +113,8 @@ def check_output(output: str, inputs: Sequence[str], options: Options) -> None:
         BadJob: nothing can be written there.
     """
     filesystem, path = open_url(output, options.storage_options)
-    if not path.strip("/"):
+    # The path of a bucket has no slash; to replace what it holds is nobody's wish.
+    if "/" not in path.rstrip("/"):
         raise OutputExists(f"output {output} is the root of a filesystem; name a folder in it")
     if "http" in filesystem.protocol:
         raise BadJob(

@@ -249,7 +249,7 @@ def test_an_output_below_a_file_is_refused_before_any_task(mr: MrCommand) -> Non
     assert "blocker is a file, not a folder" in mr.refuse("wordcount", "in.txt", output="blocker/a/b/out")
 
 
-@pytest.mark.parametrize("output", ["/", "gfs://", "gfs:///"])
+@pytest.mark.parametrize("output", ["/", "gfs://", "gfs:///", "s3://bucket", "s3://bucket/"])
 def test_the_root_of_a_filesystem_is_no_output(mr: MrCommand, output: str) -> None:
     assert f"output {output} is the root of a filesystem" in mr.refuse(
         "wordcount", "in.txt", "--overwrite", output=output
