@@ -76,7 +76,7 @@ def plan_splits(
 ) -> list[Split]:
     """Return the splits of a source, numbered from 0; at least one, though it may hold no record.
 
-    A split has about ``split_bytes``, less when that would make fewer than ``min_splits`` (but not below 1
+    A split has about ``split_bytes``, less so that their number is a multiple of ``min_splits`` (but not below 1
     MiB for that reason).  Small files are packed together.  Compressed and raw files, CSV files with a quote
     character, blank line or carriage return inside, and text with a delimiter that overlaps itself are one
     piece each.  ``files`` are those of ``list_files(source)``, when the caller has them.
@@ -94,7 +94,9 @@ def plan_splits(
         wanted = max(source.sample_ranges, 1)
         files = [files[i * len(files) // wanted] for i in range(wanted)]
     total = sum(file.bytes for file in files)
-    target = min(split_bytes, max(-(-total // min_splits), SMALLEST_CUT_BYTES))
+    count = max(-(-total // split_bytes), min_splits)
+    count = -(-count // min_splits) * min_splits  # no worker is idle while others do one split more
+    target = min(split_bytes, max(-(-total // count), SMALLEST_CUT_BYTES))
     pieces: list[Piece] = []
     for file in files:
         if source.sample_ranges is not None:
