@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dag.expand import expand_with_origins
-from dag.graph import Graph, Node, Part
+from dag.graph import Graph, Node
 from dag.rewrite import optimise
 from dag.rewrite_base import Rewritten
-from jobs.lower import Lowering, metered
+from jobs.lower import Lowering, metered_graph
 from mapreduce import publish
 from mapreduce.driving import Begun, drive, recorded
 from mapreduce.errors import JobError
@@ -226,7 +225,7 @@ class _Run:
         rewritten = optimise(logical, workers=max(self.options.workers, 1), earlier=self.became)
         self.became = rewritten.became
         expanded, self.origins = expand_with_origins(rewritten.graph, self.origins)
-        tasks = self._metered(expanded)
+        tasks = metered_graph(expanded, self.tasks)
         self.graphs.append(RanGraph(logical=logical, rewritten=rewritten, tasks=tasks))
         if self.session is None:
             self.session = self.start(logical, self._tell if self.report else None)
@@ -251,18 +250,3 @@ class _Run:
     def _tell(self, row: TaskRow) -> None:
         if self.report is not None:
             self.report(self.graphs[-1].tasks, row)
-
-    def _metered(self, tasks: Graph) -> Graph:
-        """Return the tasks with what they read and write in their rows; a task that was seen before is the same again."""
-        for node in tasks.nodes:
-            if node not in self.tasks:
-                inputs = tuple(
-                    Part(self.tasks[given.node], given.index)
-                    if isinstance(given, Part)
-                    else self.tasks[given]
-                    for given in node.inputs
-                )
-                assert node.op.function is not None
-                op = replace(node.op, function=partial(metered, node.op.function))
-                self.tasks[node] = replace(node, op=op, inputs=inputs)
-        return Graph(tuple(self.tasks[node] for node in tasks.outputs))

@@ -6,9 +6,8 @@ makes less than that says.  Of a job that is a generator only the graph up to it
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dag.analysis import Analysis, analyse
@@ -16,7 +15,7 @@ from dag.expand import expand
 from dag.graph import Graph
 from dag.rewrite import optimise
 from jobs.explain import first_dataset
-from jobs.lower import Lowering
+from jobs.lower import Lowering, metered_graph
 from jobs.trial import try_graph
 from mapreduce.inputs import Source
 from mapreduce.options import Options
@@ -77,21 +76,5 @@ def _values(wanted: Dataset, options: Options) -> list[Any]:
 
     lowering = Lowering(options=options, job_name="explain", values=lambda nested: _values(nested, options))
     tasks = expand(optimise(lowering.graph(wanted)).graph)
-    return [batch for value in run_graph(_listed(tasks), scheduler="threads", workers=1) for batch in value]
-
-
-def _listed(tasks: Graph) -> Graph:
-    from dag.graph import Node, Part
-    from jobs.lower import metered
-
-    made: dict[Node, Node] = {}
-    for node in tasks.nodes:
-        inputs = tuple(
-            Part(made[given.node], given.index) if isinstance(given, Part) else made[given]
-            for given in node.inputs
-        )
-        assert node.op.function is not None
-        made[node] = replace(
-            node, inputs=inputs, op=replace(node.op, function=functools.partial(metered, node.op.function))
-        )
-    return Graph(tuple(made[node] for node in tasks.outputs))
+    values = run_graph(metered_graph(tasks, {}), scheduler="threads", workers=1)
+    return [batch for value in values for batch in value]

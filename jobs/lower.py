@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dag.graph import Graph, Node
+from dag.graph import Graph, Node, Part
 from dag.logical import Group, Map, Read
 from mapreduce.columns import to_batch, to_pairs
 from mapreduce.inmemory import StageInMemory
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from mapreduce.worker import TaskInfo
-
-Value = "list[pa.RecordBatch]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +164,20 @@ def metered(function: Callable[..., Any], *values: Any) -> Any:
     files = ("records_in", "bytes_in", "store_read_bytes", "store_written_bytes", "store_physical_bytes")
     note(seconds=facts["seconds"], **{name: facts[name] for name in files})
     return made
+
+
+def metered_graph(tasks: Graph, known: dict[Node, Node]) -> Graph:
+    """Return the tasks ``metered``; one that is in ``known`` becomes what it became before, others are added there."""
+    for node in tasks.nodes:
+        if node not in known:
+            inputs = tuple(
+                Part(known[given.node], given.index) if isinstance(given, Part) else known[given]
+                for given in node.inputs
+            )
+            assert node.op.function is not None
+            op = replace(node.op, function=partial(metered, node.op.function))
+            known[node] = replace(node, op=op, inputs=inputs)
+    return Graph(tuple(known[node] for node in tasks.outputs))
 
 
 @dataclass(kw_only=True)
