@@ -6,7 +6,6 @@ it returns or raises; the same input and the same plan give the same bytes, what
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -124,8 +123,6 @@ def run(
         BadJob, MissingInput, OutputExists: before anything was read or written.
         JobError: the run failed; there is no output and nothing is left behind.
     """
-    if not isinstance(job, Job):
-        job = Job(function=job, name=job.__name__, doc=inspect.cleandoc(job.__doc__ or ""))
     options = options or Options()
     if pool is not None:
         options = replace(
