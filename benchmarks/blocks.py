@@ -209,8 +209,8 @@ class Links:
         ]
 
 
-def ranks_of(sums: Floats, reached: float, nodes: int, damping: float) -> Floats:
-    """Return ranks; what did not reach a node, since others had no links, is shared by all ``nodes``."""
+def ranks_of(sums: Any, reached: float, nodes: int, damping: float) -> Any:
+    """Return ranks of an array or a column of sums; what did not reach a node, since others had no links, is shared by all."""
     return (1 - damping) / nodes + damping * (sums + (1 - reached) / nodes)
 
 

@@ -34,8 +34,7 @@ from rounds import RATE, ROUNDS, K
 from sorting import ratio_row
 
 POINTS_SIZE, GRAPH_SIZE = "200MB", "100MB"
-MAPREDUCE, DAG, SPARK, DASK = "mr, mapreduce", "mr, dag", "pyspark", "dask"
-PEERS = (SPARK, DASK)
+MAPREDUCE, DAG, SPARK, DASK, FRAMES = "mr, mapreduce", "mr, dag", "pyspark", "dask", "dask.dataframe"
 ROWS_PER_GROUP = 1 << 16
 # Each peer has two threads or processes of its own; BLAS is to add none to them.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -73,6 +72,7 @@ def mr_rounds(job: str, source: Path, folder: Path, engine: str, *options: str, 
 def peer_rounds(name: str, work: str, source: Path, folder: Path) -> Contender:
     """Return the same work by PySpark or dask."""
     script = "spark_rounds.py" if name == SPARK else "dask_rounds.py"
+    work += "-frames" if name == FRAMES else ""
     output, record = folder / f"rounds-{name}.out", record_of(name, folder)
     return Contender(
         name=name,
@@ -162,7 +162,8 @@ def peer_rows(work: str, timings: Mapping[str, Timing], told: Mapping[str, Seque
     """Return the rows against PySpark and dask: the whole run, and a later round."""
     return [
         row
-        for peer in PEERS
+        for peer in timings
+        if not peer.startswith("mr, ")
         for row in (
             ratio_row(f"{work}, in all", timings[DAG], timings[peer], wanted=1, words="below 1"),
             round_row(f"{work}, a later round", later(told, DAG), later(told, peer), wanted=1, words="below 1"),
@@ -221,7 +222,8 @@ KMEANS = ("-p", f"rounds={ROUNDS}", "-p", f"k={K}")
 def _beside(
     work: str, source: Path, folder: Path, rounds: int, with_mr: bool, stage: str, options: Sequence[str]
 ) -> tuple[dict[str, Timing], dict[str, list[Told]]]:
-    contenders = [peer_rounds(name, work, source, folder) for name in PEERS]
+    peers = (SPARK, DASK, FRAMES) if work == "pagerank" else (SPARK, DASK)
+    contenders = [peer_rounds(name, work, source, folder) for name in peers]
     if with_mr:
         both = [mr_rounds(work, source, folder, engine, *options) for engine in ("mapreduce", "dag")]
         contenders = [*both, *contenders]

@@ -36,7 +36,7 @@ CORES = 2
 LEAST_ROUNDS = 3
 
 # Versions that a reader needs to repeat the measurement.
-PACKAGES = ("mrdag", "numpy", "pyarrow", "polars", "duckdb", "dask", "mrjob", "pyspark")
+PACKAGES = ("mrdag", "numpy", "pyarrow", "polars", "duckdb", "dask", "pandas", "mrjob", "pyspark")
 
 
 @dataclass(frozen=True, kw_only=True)
