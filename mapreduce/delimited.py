@@ -194,15 +194,26 @@ def read_piece(
     rows = 0
     while True:
         skip = rows  # delivered before the blocks were made larger
+        quotes = 0
+
+        def watched(chunks: Iterator[bytes]) -> Iterator[bytes]:
+            nonlocal quotes
+            for chunk in chunks:
+                quotes += chunk.count(b'"')
+                yield chunk
+
         with (
             open_decompressed(piece.url, piece.compression, source.storage_options, counted) as file,
             reading(piece),
         ):
             try:
-                reader = _open(_chunks(file, piece, block_bytes), piece, source, block_bytes, options)
+                chunks = watched(_chunks(file, piece, block_bytes))
+                reader = _open(chunks, piece, source, block_bytes, options)
                 if reader is None:
                     return
+                last: pa.RecordBatch | None = None
                 for batch in reader:
+                    last = batch if batch.num_rows else last
                     if skip >= batch.num_rows:
                         skip -= batch.num_rows
                         continue
@@ -213,6 +224,8 @@ def read_piece(
                             _check_exact(piece, source, schema.field(number).name, block_bytes)
                             doubles.remove(number)
                     yield batch
+                if quotes % 2 and last is not None:
+                    _check_closed(piece, last, rows)
                 return
             except pa.ArrowInvalid as error:
                 if "straddling" in str(error) and block_bytes < LARGEST_BLOCK_BYTES:
@@ -222,6 +235,17 @@ def read_piece(
                 else:
                     raise BadInput(f"{piece.url}: {_explained(error, schema)}") from error
         block_bytes *= 8
+
+
+def _check_closed(piece: Piece, batch: pa.RecordBatch, rows: int) -> None:
+    """Refuse a file with an odd number of quotes whose last field goes on to its end: a quote was never closed."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        text = column[-1].as_py() if pa.types.is_string(field.type) else None
+        if text is not None and text.endswith("\n"):
+            raise BadInput(
+                f"{piece.url}: the quote that opens column {field.name!r} of row {rows} is never closed:"
+                f" {text[:40]!r}; mend it, or double a quote that is data"
+            )
 
 
 def _explained(error: pa.ArrowInvalid, schema: pa.Schema) -> str:

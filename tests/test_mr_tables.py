@@ -179,6 +179,18 @@ def test_csv_errors_name_file_column_and_what_was_found(tmp_path: Path) -> None:
         list(read_batches(split, source, columns=["z"]))
 
 
+def test_a_csv_quote_that_is_never_closed_swallows_no_rows(tmp_path: Path) -> None:
+    open_quote = put(tmp_path / "open.csv", 'a,b\n1,x\n2,"unclosed\n3,y\n')
+    with pytest.raises(
+        BadInput, match=r"open\.csv: the quote that opens column 'b' of row 2 is never closed"
+    ):
+        rows(open_quote)
+    inches = put(tmp_path / "inches.csv", 'a,b\n1,5" disk\n2,"two\nlines"\n')
+    assert [row["b"] for row in rows(inches)] == ['5" disk', "two\nlines"]
+    ends = put(tmp_path / "ends.csv", 'a,b\n1,"ends in a line feed\n"\n')
+    assert [row["b"] for row in rows(ends)] == ["ends in a line feed\n"]
+
+
 def test_csv_bytes_that_are_no_utf8_are_named_or_replaced(tmp_path: Path) -> None:
     path = put(tmp_path / "b.csv", b"a\nok\ncaf\xe9\n")
     with pytest.raises(BadEncoding, match=r"b\.csv: byte 0xe9 at offset 8"):
