@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from .errors import TooLarge
 from .graph import Node
+from .units import show_bytes
 
 
 def projected_bytes(
@@ -151,20 +152,6 @@ class Pins:
 
     def _is_small(self, node: Node) -> bool:
         return self._sizes[node] <= self._small_bytes
-
-
-def show_bytes(number: int) -> str:
-    """Return a size for people.
-
-    >>> show_bytes(1_500_000), show_bytes(12)
-    ('1.5 MB', '12 B')
-    """
-    size = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.4g} TB"
 
 
 def _largest(sizes: Mapping[Node, int]) -> str:
