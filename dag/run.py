@@ -228,7 +228,8 @@ class Session:
             self._kept[node] = values[node], sizes[node]
         sizes.update((node, size) for node, (_, size) in held.items())
         handles = [values[node] if node in values else held[node][0] for node in graph.outputs]
-        return self._engine.gather(handles, [sizes[node] for node in graph.outputs])
+        # On a cluster rows travel beside values, and one may be missing.
+        return self._engine.gather(handles, [sizes.get(node, node.size_bytes) for node in graph.outputs])
 
     @property
     def peak_memory_bytes(self) -> int:
