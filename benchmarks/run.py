@@ -2,8 +2,8 @@
 
 ``python benchmarks/run.py table`` renders the table in README.md from the results.
 
-``pip install -e '.[bench]'`` installs the peers; Hadoop's sort and PySpark also need a JDK, GNU sort
-the ``sort`` command. Inputs are generated once into ``--dir`` (about 15 GB with the outputs); results go to ``benchmarks/results/``.
+``pip install -e '.[bench]'`` installs the peers; Hadoop's sort and PySpark also need a JDK, GNU sort the ``sort`` command.
+Inputs are generated once into ``--dir`` (about 15 GB with the outputs); results go to ``benchmarks/results/``.
 """
 
 from __future__ import annotations
