@@ -11,6 +11,7 @@ import datetime
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import socket
 import subprocess
@@ -37,6 +38,12 @@ from mapreduce.tuning import worker_environment
 
 MOST_SINGLE_RUNS = 3  # of the baseline in one thread, which is slow
 PACKAGES = ("mrdag", "numpy", "pyarrow", "dask", "distributed", "fsspec")
+
+#: Of ``mr run``, for the options that it shares with ``mr compare``.
+_FLAGS = {
+    "--partitions": "partitions", "--memory": "memory_bytes", "--split-size": "split_bytes",
+    "--format": "input_format",
+}  # fmt: skip
 
 # The same sys.path as here, so that a driver imports the same modules.
 _BOOT = "import sys; sys.path[:] = sys.argv[2].split(chr(10)); from jobs.compare_driver import main; main()"
@@ -85,7 +92,7 @@ def compare(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(_work_folder()))
         drivers = {label: stack.enter_context(_driver(way)) for label, way in ways.items()}
-        digests = _Digests(folder)
+        digests = _Digests()
         for number in range(runs + 1):  # the first is to warm up
             for label, driver in drivers.items():
                 single = ways[label].engine == "single"
@@ -223,11 +230,10 @@ def _work_folder() -> Iterator[str]:
 class _Digests:
     """Holds every output against the first."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self) -> None:
         self.seen: list[str] = []
-        self.first = ("", "")
-        self.kept = folder
+        self.first = ("", "")  # who wrote it, and its digest
+        self.kept = Path()
         self.bytes = 0
 
     def check(self, label: str, output: Path) -> None:
@@ -277,17 +283,26 @@ def _engine(label: str, way: Way, seen: Sequence[Seen], options: Options) -> Eng
 
 
 def _command(way: Way) -> str:
-    """Return what a reader types to run one way."""
+    """Return what a reader types to run one way, with all that is not as usual."""
     words = ["mr", "run", way.job]
     for given in way.inputs:
         words += [given] if isinstance(given, str) else list(given)
-    words += ["-o", "OUTPUT", *(f"-p {name}={value}" for name, value in way.parameters.items())]
+    words += ["-o", "OUTPUT"]
+    for name, value in way.parameters.items():
+        words += ["-p", f"{name}={value}"]
+    options, usual = way.options, vars(Options())
+    said: dict[str, Any] = {"--workers": options["workers"]}
+    for flag, name in _FLAGS.items():
+        if options[name] != usual[name]:
+            said[flag] = options[name]
     if way.engine == "dag":
-        words += ["--engine", "dag", *(["--scheduler", way.scheduler] if way.scheduler else [])]
-    words += ["--workers", str(way.options["workers"])]
-    if way.engine != "dag" and "replication" in way.options["store_options"]:
-        words += ["--replication", str(way.options["store_options"]["replication"])]
-    return " ".join(words)
+        said |= {"--engine": "dag", "--scheduler": way.scheduler, "--cache": way.cache_bytes}
+    else:
+        said |= {"--store": options["store"] if options["store"] != usual["store"] else None}
+        said |= {"--replication": options["store_options"].get("replication")}
+    for flag, value in said.items():
+        words += [] if value is None else [flag, str(value)]
+    return shlex.join(words)
 
 
 def _machine() -> dict[str, str]:
