@@ -94,7 +94,8 @@ def main(arguments: list[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would kill the interpreter on its way out
+        # A second Ctrl-C would kill the interpreter on its way out.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         click.echo("interrupted; nothing was left behind", err=True)
         sys.exit(130)
     except BrokenPipeError:
