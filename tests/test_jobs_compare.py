@@ -259,6 +259,8 @@ def test_outputs_that_differ_are_refused_and_both_are_kept(mr: MrCommand) -> Non
         (["jobs_.py:top", "in.txt", "-p", "m=3"], 1, "has no parameter 'm'"),
         (["jobs_.py:top"], 2, "takes an input for each of: text; got 0"),
         (["jobs_.py:top", "-"], 2, "standard input can be read only once"),
+        (["wordcount", "in.txt", "--store", "here", "--replication", "2"], 2, "belongs to gfs:// stores"),
+        (["wordcount", "--input", "text=-"], 1, "standard input (-) can be read only once"),
         (["wordcount", "in.txt", "--report", "nowhere/r.html"], 2, "the folder of nowhere/r.html does not exist"),
         (["bad.json"], 1, "bad.json: this is no JSON"),
         (["old.json"], 1, "old.json: schema version 0, this mr reads version 1"),

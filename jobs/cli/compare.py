@@ -79,6 +79,8 @@ def compare(
     if job.endswith(".json"):
         _draw_again([job, *inputs], files)
         return
+    if replication and not store.startswith("gfs://"):
+        raise click.UsageError(f"--replication belongs to gfs:// stores; the store is {store}")
     if "-" in inputs:
         raise click.UsageError("standard input can be read only once: give compare a file")
     from jobs.catalog import find_job
