@@ -129,9 +129,10 @@ def add_alike(nodes: pa.Array, numbers: npt.NDArray[np.int64]) -> tuple[pa.Array
 
 def ends(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Return the nodes at both ends of links, which nothing has reached yet."""
+    import numpy as np
     import pyarrow as pa
 
-    zeros = pa.array([0], pa.int64()).take(pa.array([0] * batch.num_rows, pa.int64()))
+    zeros = pa.array(np.zeros(batch.num_rows, np.int64))
     for node in (batch.column("node"), batch.column("target")):
         columns = [node, pa.nulls(len(node), node.type), zeros]
         yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
@@ -156,6 +157,7 @@ def pagerank(
     partitions: int = 4,
 ) -> Dataset | Generator[Dataset, list[Any], Dataset]:
     """Rank the nodes of a graph given as lines "source target": rounds=N, or until tolerance; sum 1."""
+    import numpy as np
     import pyarrow as pa
 
     from jobs.edges import edge_reader, node_type
@@ -171,7 +173,7 @@ def pagerank(
 
     def to_links(batch: pa.RecordBatch, *, counters: Any) -> pa.RecordBatch:
         source, target = read(batch.column("line"), counters)
-        zeros = pa.array([0], pa.int64()).take(pa.array([0] * len(source), pa.int64()))
+        zeros = pa.array(np.zeros(len(source), np.int64))
         return pa.RecordBatch.from_arrays([source, target, zeros], schema=schema)
 
     def sums_of(data: Dataset, name: str, **more: Any) -> Dataset:
