@@ -52,18 +52,19 @@ def text_keys(lines: pa.Array, pattern: str) -> pa.Array:
 
 def numeric_keys(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return each text as a float, null if it is no number, and what a large integer loses by that."""
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     texts = pc.if_else(pc.match_substring_regex(texts, NUMBER), texts, None).cast(pa.string())
     floats = texts.cast(pa.float64())
-    lost = [0] * len(texts)
+    lost = np.zeros(len(texts), np.int64)
     large = pc.and_(pc.greater_equal(pc.abs(floats), EXACT), pc.is_finite(floats))
     for row in pc.indices_nonzero(pc.fill_null(large, False)).to_pylist():
         text = texts[row].as_py()
         if INTEGER.fullmatch(text):
             lost[row] = max(-(2**63), min(2**63 - 1, int(text) - int(floats[row].as_py())))
-    return floats, pa.array(lost, pa.int64())
+    return floats, pa.array(lost)
 
 
 def thin(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
