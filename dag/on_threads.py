@@ -53,7 +53,7 @@ def run_on_threads(
     for each in others:
         each.start()
     loop.work(0)
-    if not isinstance(loop.failure, KeyboardInterrupt):  # who presses Ctrl-C does not wait for the others
+    if isinstance(loop.failure, Exception | None):  # who presses Ctrl-C does not wait for the others
         for each in others:
             each.join()
     if loop.failure is not None:

@@ -64,6 +64,8 @@ def perform(call: Call, values: Sequence[Any], *, worker: int = 0) -> Performed:
         Exception,
         SystemExit,
     ) as error:  # whatever the user's function raises, or a piece that is not there
+        if isinstance(error, SystemExit) and type(error) is not SystemExit:
+            raise  # not the function's: a signal's handler asked for the end
         failure = _failure(call, error)
     finally:
         take_notes(before)

@@ -34,6 +34,7 @@ from mapreduce.driving import source_of
 from mapreduce.errors import JobError
 from mapreduce.inputs import list_files
 from mapreduce.options import Options
+from mapreduce.scratch import Scratch
 from mapreduce.tuning import worker_environment
 
 MOST_SINGLE_RUNS = 3  # of the baseline in one thread, which is slow
@@ -90,7 +91,7 @@ def compare(
     ways = _ways(job, inputs, parameters, options, replications, scheduler, cache_bytes, baseline)
     seen: dict[str, list[Seen]] = {label: [] for label in ways}
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(_work_folder()))
+        folder = Path(stack.enter_context(Scratch()).folder)
         drivers = {label: stack.enter_context(_driver(way)) for label, way in ways.items()}
         digests = _Digests()
         for number in range(runs + 1):  # the first is to warm up
@@ -212,21 +213,6 @@ def _driver(way: Way) -> Iterator[_Driver]:
                 process.wait()
 
 
-@contextmanager
-def _work_folder() -> Iterator[str]:
-    """Yield a folder for outputs, which goes at the end unless outputs differed."""
-    folder = tempfile.mkdtemp(prefix="mrdag-compare-")
-    try:
-        yield folder
-    except OutputsDiffer:
-        raise
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 class _Digests:
     """Holds every output against the first."""
 
@@ -249,8 +235,11 @@ class _Digests:
         if not self.seen:
             self.first, self.kept, self.bytes = (label, found), output, size
         elif found != self.first[1]:
+            # Not a scratch folder, which goes with this process.
+            folder = tempfile.mkdtemp(prefix="mr-compare-")
+            first, other = (shutil.move(path, folder) for path in (self.kept, output))
             raise OutputsDiffer(
-                f"the outputs differ: {self.first[0]} wrote {self.kept}, {label} wrote {output}; a job whose "
+                f"the outputs differ: {self.first[0]} wrote {first}, {label} wrote {other}; a job whose "
                 "functions depend on the order of work, on time or on chance has no one result to compare"
             )
         else:

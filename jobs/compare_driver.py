@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mapreduce.channel import receive_frame, send_frame
+from mapreduce.scratch import Scratch
 
 if TYPE_CHECKING:
     from dag.graph import Graph
@@ -94,13 +95,12 @@ class _Runner:
         self.session: Session | None = None
         self.sizes: Mapping[str, int] | None = None
         self.last: Any = None
+        self.scratch = stack.enter_context(Scratch()).folder
         if way.engine == "mapreduce":
             from mapreduce.processes import Pool
-            from mapreduce.scratch import Scratch
 
-            scratch = stack.enter_context(Scratch()).folder
             self.pool = stack.enter_context(
-                Pool(self.options.workers, memory_bytes=self.options.memory_bytes, scratch=scratch)
+                Pool(self.options.workers, memory_bytes=self.options.memory_bytes, scratch=self.scratch)
             )
 
     def run(self, output: str) -> dict[str, Any]:
@@ -152,7 +152,11 @@ class _Runner:
         if self.session is None:
             self.session = self.stack.enter_context(
                 open_session(
-                    graph, self.options, scheduler=self.way.scheduler, cache_bytes=self.way.cache_bytes
+                    graph,
+                    self.options,
+                    scheduler=self.way.scheduler,
+                    cache_bytes=self.way.cache_bytes,
+                    folder=self.scratch,
                 )
             )
         return self.session

@@ -116,6 +116,7 @@ def run(
                     cache_bytes=cache_bytes,
                     spill=spill,
                     on_event=on_event,
+                    folder=begun.scratch.folder,
                 )
             )
 
@@ -132,17 +133,24 @@ def open_session(
     cache_bytes: int | None = None,
     spill: bool = False,
     on_event: OnEvent | None = None,
+    folder: str,
 ) -> Session:
-    """Start workers where ``scheduler`` says, else where they suit ``graph``, with the memory of the other engine's."""
+    """Start workers where ``scheduler`` says, else where they suit ``graph``, with the memory of the other engine's.
+
+    ``folder`` is for the files of processes of this machine, which Dask leaves behind.
+    """
+    import dask
+
     from dag.run import Session, choose_scheduler
 
     workers = max(options.workers, 1)
     where = scheduler or ("processes" if spill else choose_scheduler(graph, workers)[0])
     own = "://" not in where
-    return Session(
-        scheduler=where, workers=workers if own else None, cache_bytes=cache_bytes, spill=spill,
-        memory_bytes=workers * options.memory_bytes if own else None, on_event=on_event,
-    )  # fmt: skip
+    with dask.config.set({"temporary-directory": folder}):
+        return Session(
+            scheduler=where, workers=workers if own else None, cache_bytes=cache_bytes, spill=spill,
+            memory_bytes=workers * options.memory_bytes if own else None, on_event=on_event,
+        )  # fmt: skip
 
 
 class _Run:

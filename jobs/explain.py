@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +21,7 @@ from mapreduce.inputs import Source, plan_splits
 from mapreduce.options import Options
 from mapreduce.planning import default_partitions
 from mapreduce.runner import StageReport, run
+from mapreduce.scratch import Scratch
 from mapreduce.stages import Dataset, Job, plan
 
 TRIAL_RANGES = 16
@@ -176,17 +176,17 @@ def _try(
         return first_dataset(job.function(*datasets, **values))
 
     tried = Job(function=first, name=f"explain-{job.name}", doc=job.doc)
-    with tempfile.TemporaryDirectory(prefix="mrdag-explain-") as folder:
+    with Scratch() as scratch:
         settings = replace(
             options,
             workers=0,
-            store=f"{folder}/store",
+            store=f"{scratch.folder}/store",
             store_options={},
             output_format="text",
             compression=None,
         )
         try:
-            output = None if to_store else f"{folder}/output"
+            output = None if to_store else f"{scratch.folder}/output"
             result = run(tried, *sampled, output=output, parameters=parameters, options=settings)
         except JobError as error:
             return None, f"a trial on a sample of the input failed: {error}"

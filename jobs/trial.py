@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +16,7 @@ from mapreduce.errors import JobError
 from mapreduce.home import find_run
 from mapreduce.inputs import Source, list_files
 from mapreduce.options import Options
+from mapreduce.scratch import Scratch
 from mapreduce.stages import Dataset, Job
 
 
@@ -47,11 +47,11 @@ def try_graph(
     tried = Job(function=first, name=f"explain-{job.name}", doc=job.doc)
     # What a job looks at is no result: it may have columns that text has no place for, and is not written.
     loops = inspect.isgenerator(job.build([Dataset(source=source) for source in sampled], parameters))
-    with tempfile.TemporaryDirectory(prefix="mrdag-explain-") as folder:
+    with Scratch() as scratch:
         settings = replace(options, output_format="text", compression=None)
         try:
             result = run(
-                tried, *sampled, output=None if loops else f"{folder}/output", parameters=parameters,
+                tried, *sampled, output=None if loops else f"{scratch.folder}/output", parameters=parameters,
                 options=settings, scheduler="threads",
             )  # fmt: skip
         except (JobError, GraphError) as error:
