@@ -19,7 +19,7 @@ import psutil
 import pytest
 from dag_graphs import evaluate, mix, mix_in_three, node
 
-from dag import Graph, GraphError, NodeFailed, Part, Session, TooLarge
+from dag import Graph, GraphError, Group, Node, NodeFailed, Part, Read, Session, TooLarge, expand, run
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,20 @@ def test_a_graph_of_shuffles_and_trees_gives_what_a_sequential_evaluation_gives(
         {(each.name.split("[")[0], i): 1 for group in (reads, splits, merges) for i, each in enumerate(group)}
         | {("again", 0): 1}
     )
+
+
+def test_an_expanded_plan_over_partitions_gives_the_same_on_processes_as_on_threads(session: Session) -> None:
+    lines = Node(name="lines", op=Read(parts=("a b a", "c b", "a"), function=str.split))
+
+    def split(words: list[str], *, index: int) -> list[list[str]]:
+        return [[word for word in words if ord(word) % 2 == piece] for piece in range(2)]
+
+    def merge(pieces: list[list[str]], *, index: int) -> dict[str, int]:
+        return dict(Counter(word for piece in pieces for word in piece))
+
+    counts = Node(name="count", op=Group(partitions=2, splits=(split,), merge=merge), inputs=(lines,))
+    graph = expand(Graph((counts,)))
+    assert session.run(graph) == run(graph, scheduler="threads") == [{"b": 2}, {"a": 3, "c": 1}]
 
 
 def test_producers_run_where_their_consumers_are_and_nothing_moves(session: Session) -> None:
@@ -104,13 +118,13 @@ def test_a_shuffle_moves_only_the_pieces_that_the_other_worker_needs(session: Se
 
 
 def test_values_are_freed_on_the_workers_and_kept_ones_stay_as_far_as_they_fit() -> None:
-    size = 8000
+    size = 400_000  # above what always stays
     with Session(scheduler="processes", workers=1, cache_bytes=2 * size + size // 2) as own:
         parts = [node(f"part[{i}]", partial(np.full, size // 8, float(i)), keep=True) for i in range(4)]
         for _ in range(3):
             sums = [node(f"double[{i}]", lambda value: value * 2, each) for i, each in enumerate(parts)]
             total = node("total", lambda *values: float(sum(each.sum() for each in values)), *sums)
-            assert own.run(Graph((total,))) == [12_000.0]
+            assert own.run(Graph((total,))) == [600_000.0]
         assert rows_of(own, "part") == {("part", 0): 1, ("part", 1): 1, ("part", 2): 3, ("part", 3): 3}
         assert max(row.peak_memory_bytes for row in own.rows) <= own.peak_memory_bytes
         # What a task sees: the values that its worker holds.
@@ -202,6 +216,11 @@ def test_a_dead_worker_costs_what_it_held_and_the_rows_of_its_work_remain(
     assert ("lost", 0) in {(row.outcome, row.attempt) for row in session.rows if row.stage == "die"}
     attempts = [row.attempt for row in session.rows if row.stage == "die"]
     assert attempts == [0, 1]
+    # Kept values that died with it are there for the next graph, computed again at most once.
+    again = {(row.task, row.attempt) for row in session.rows if row.stage == "survive"}
+    assert again <= {(i, attempt) for i in range(6) for attempt in range(2)}
+    total = node("after", lambda *values: sum(values), *parts)
+    assert session.run(Graph((total,))) == [sum(map(mix, range(6)))]
 
 
 def test_a_task_that_kills_its_workers_is_given_up_by_name(session: Session) -> None:
