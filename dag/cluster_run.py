@@ -13,6 +13,7 @@ from .events import TaskRow
 from .graph import Node
 from .on_threads import Watch
 from .task import stage_of
+from .travel import unpack_cause
 
 # Rows travel beside results and may come a little later.
 _ROWS_LATE_S = 10.0
@@ -135,6 +136,7 @@ class ClusterRun:
 
         error = future.exception()
         if isinstance(error, NodeFailed):
+            unpack_cause(error)
             return error
         if isinstance(error, KilledWorker):
             node = self._by_key.get(error.task)

@@ -20,7 +20,10 @@ class BadGraph(GraphError, ValueError):
 
 
 class NodeFailed(GraphError):
-    """The function of a node raised; ``traceback_text`` is the user's own."""
+    """The function of a node raised; ``traceback_text`` is the user's own, ``__cause__`` what it raised."""
+
+    #: On the way from another process: the pickle of what was raised, where it has one.
+    packed_cause: bytes = b""
 
     def __init__(self, message: str, traceback_text: str = "") -> None:
         super().__init__(message, traceback_text)

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from .errors import NodeFailed
 from .task import Call, perform
-from .travel import Packed, fault_of_value
+from .travel import Packed, fault_of_value, pack_cause
 
 
 def execute(
@@ -50,7 +50,7 @@ def execute(
     }
     worker.log_event(topic, said)
     if failure is not None:
-        failure.__cause__ = None  # it may not be one that can travel
+        pack_cause(failure)
         raise failure
     return done.value
 

@@ -13,7 +13,7 @@ import sysconfig
 import types
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -159,6 +159,20 @@ def fault_of_value(value: Any) -> str:
             except Exception:
                 return f"{type(leaf).__module__}.{type(leaf).__qualname__}: {first}"
     return ""
+
+
+def pack_cause(failure: NodeFailed) -> None:
+    """Have what a function raised travel with its failure, if it can; apart, since it may not unpickle elsewhere."""
+    cause, failure.__cause__ = failure.__cause__, None
+    with suppress(Exception):
+        failure.packed_cause = pickle.dumps(cause) if cause is not None else b""
+
+
+def unpack_cause(failure: NodeFailed) -> None:
+    """Put back what ``pack_cause`` has packed."""
+    with suppress(Exception):
+        cause = pickle.loads(failure.packed_cause) if failure.packed_cause else None
+        failure.__cause__ = cause if isinstance(cause, BaseException) else None
 
 
 def _leave_out(buffer: pickle.PickleBuffer) -> bool:

@@ -18,9 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mapreduce
+from dag.task import stage_of
+from jobs.catalog import find_job
 from jobs.engine import GraphResult
 from jobs.engine import run as run_in_memory
+from jobs.explain_graph import explain_graph
 from mapreduce import Dataset, Options, Stage
+from mapreduce.errors import FunctionFailed
 
 Both = Callable[..., list[str]]
 
@@ -474,3 +478,137 @@ def test_threads_and_processes_write_what_the_store_writes(both: Engines, tmp_pa
         sum(int(line.split("\t")[0]) * len(line.split("\t")[1].split()) for line in found[0])
         == counts.total()
     )
+
+
+def stumbles(offset: int, line: str) -> Iterator[tuple[str, int]]:
+    if line == "7":
+        raise KeyError("missing field")
+    yield line, 1
+
+
+def stumbling(text: Dataset) -> Dataset:
+    return Stage(map=stumbles, reduce=total)(text)
+
+
+def test_what_a_function_raises_is_the_same_error_in_every_process(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.txt", "\n".join(map(str, range(10))))
+    options = Options(workers=2, store=str(tmp_path / "store"))
+    told = []
+    with pytest.raises(FunctionFailed) as through_store:
+        mapreduce.run(stumbling, str(path), output=str(tmp_path / "out"), options=options)
+    for scheduler in ("threads", "processes"):
+        with pytest.raises(FunctionFailed) as caught:
+            run_in_memory(
+                stumbling, str(path), output=str(tmp_path / "out"), options=options, scheduler=scheduler
+            )
+        told.append((str(caught.value), caught.value.traceback_text))
+    assert told == [(str(through_store.value), through_store.value.traceback_text)] * 2
+    assert "record 14: KeyError: 'missing field'" in told[0][0]
+    assert "in stumbles" in told[0][1]
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    """The address of a scheduler and two workers that somebody else started, in a folder of their own."""
+    quiet: dict[str, Any] = {
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.PIPE,
+        "cwd": "/",
+        "text": True,
+    }
+    dask = [sys.executable, "-m", "dask"]
+    scheduler = subprocess.Popen(
+        [*dask, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"], **quiet
+    )
+    started = [scheduler]
+    try:
+        address = say_until(scheduler, "Scheduler at:", 1).split()[-1]
+        worker = subprocess.Popen(
+            [*dask, "worker", address, "--nthreads", "1", "--nworkers", "2", "--no-dashboard"], **quiet
+        )
+        started.append(worker)
+        say_until(worker, "Registered to:", 2)
+        yield address
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+def say_until(process: subprocess.Popen[str], words: str, times: int) -> str:
+    """Return the line in which a process has said some words so often; what it says later is read and dropped."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        times -= words in line
+        if not times:
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            return line
+    raise AssertionError(f"it ended without {words!r}")
+
+
+OWN_JOB = """
+from helper_beside_the_job import parts_of
+from mapreduce import Stage, job, total
+
+def words(offset, line):
+    for word in parts_of(line):
+        yield word, 1
+
+def swap(word, count, *, side, counters):
+    counters["swapped"] += 1
+    yield (-count, word), len(side["text"])
+
+@job
+def ranked(text):
+    counts = Stage(map=words, combine=total, reduce=total, partitions=3)(text)
+    return Stage(map=swap, reduce=lambda k, vs: [(k, sum(vs))], side={"text": text}, partitions=2)(counts)
+
+def fails(offset, line):
+    raise KeyError("missing field")
+
+@job
+def failing(text):
+    return Stage(name="parse", map=fails)(text)
+"""
+
+
+def test_a_cluster_runs_a_job_file_that_its_workers_cannot_import(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    mr = MrCommand(tmp_path, monkeypatch, capfd)
+    write(tmp_path / "own.py", OWN_JOB)
+    write(tmp_path / "helper_beside_the_job.py", "def parts_of(line):\n    return line.upper().split()\n")
+    write(tmp_path / "in.txt", text_of(300, seed=8))
+    there = ["--engine", "dag", "--scheduler", cluster]
+    expected = mr.run("own.py:ranked", "in.txt", "--split-size", 200, output="here")
+    assert (
+        mr.run("own.py:ranked", "in.txt", "--split-size", 200, *there, output="there", workers=2) == expected
+    )
+    assert len(expected) == len(set((tmp_path / "in.txt").read_text().split()))
+    ended = mr.fail("own.py:failing", "in.txt", *there, output="none")
+    line, *trace = ended.err.splitlines()
+    for part in ("job 'failing'", "stage 'parse'", "in.txt", "record 0", "KeyError: 'missing field'"):
+        assert part in line
+    assert trace[-1] == "KeyError: 'missing field'"
+    assert any("own.py" in shown for shown in trace)
+
+
+# -- a plan that is tried on a sample -----------------------------------------------------------
+
+
+def test_a_trial_on_a_sample_measures_what_the_run_will_take_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    mr = MrCommand(tmp_path, monkeypatch, capfd)
+    write(tmp_path / "in.txt", text_of(30_000, seed=2))
+    job = find_job("wordcount")
+    options = Options(workers=2, split_bytes=20_000)
+    explained = explain_graph(job, [Source(urls=("in.txt",))], {}, options)
+    assert explained.measured
+    assert explained.analysis.timed
+    ran = run_in_memory(job, "in.txt", output="out", options=options)
+    assert [node.name for node in explained.tasks.nodes] == [node.name for node in ran.graphs[0].tasks.nodes]
+    assert [(r.stage, r.task) for r in sorted(ran.rows, key=lambda r: (r.stage, r.task))] == sorted(
+        stage_of(node.name) for node in explained.tasks.nodes
+    )
+    mr.check_nothing_left()
