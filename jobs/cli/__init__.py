@@ -78,9 +78,8 @@ def _end(number: int, frame: Any) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run ``mr``: exit 0, or 1 for a failure, 2 for a wrong command line, 130 for Ctrl-C."""
-    if (
-        arguments is None and "run" in sys.argv and "dag" in sys.argv
-    ):  # perhaps --engine dag: threads of this process work
+    # Perhaps --engine dag: threads of this process do the work.
+    if arguments is None and "run" in sys.argv and not {"dag", "--engine=dag"}.isdisjoint(sys.argv):
         from mapreduce.tuning import restart_tuned
 
         restart_tuned()
