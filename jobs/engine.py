@@ -5,6 +5,7 @@ The counterpart of ``mapreduce.run``: the same job on the same input with the sa
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -106,6 +107,8 @@ def run(
         recorded(job, inputs, output, parameters or {}, options, engine="dag") as begun,
         ExitStack() as stack,
     ):
+        if scheduler is not None and "://" in scheduler:  # its workers have other working folders
+            begun.sources[:] = [_absolute(source) for source in begun.sources]
 
         def open_here(graph: Graph, on_event: OnEvent | None) -> Session:
             return stack.enter_context(
@@ -123,6 +126,11 @@ def run(
         return _Run(begun=begun, options=options, start=start or open_here, report=report, sizes=sizes).run(
             output
         )
+
+
+def _absolute(source: Source) -> Source:
+    urls = tuple(url if "://" in url else os.path.abspath(url) for url in source.urls)
+    return replace(source, urls=urls)
 
 
 def open_session(

@@ -19,6 +19,7 @@ from jobs.report.derive import difference
 from jobs.report.model import Comparison
 from jobs.report.stored import from_json, to_json
 from mapreduce.inputs import Source
+from mapreduce.scratch import remove_abandoned
 from mapreduce.splits import plan_splits
 
 JOBS = '''
@@ -247,6 +248,9 @@ def test_outputs_that_differ_are_refused_and_both_are_kept(mr: MrCommand) -> Non
     assert len(kept) == 2
     assert all(str(output) in line for output in kept)
     assert len({(output / "part-00000.txt").read_text() for output in kept}) == 2
+    os.utime(folder, (0, 0))
+    remove_abandoned()  # as every later run does
+    assert sorted(folder.iterdir()) == kept
     assert processes_here() == before
     assert [p for p in (mr.home / "store").rglob("*") if p.suffix == ".chunk"] == []
 

@@ -7,6 +7,9 @@ import math
 import os
 import random
 import re
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mr_command import MrCommand
 
 import mapreduce
 from dag.task import stage_of
@@ -25,6 +29,7 @@ from jobs.engine import run as run_in_memory
 from jobs.explain_graph import explain_graph
 from mapreduce import Dataset, Options, Stage
 from mapreduce.errors import FunctionFailed
+from mapreduce.inputs import Source
 
 Both = Callable[..., list[str]]
 
@@ -532,7 +537,7 @@ def cluster() -> Iterator[str]:
     finally:
         for process in reversed(started):
             process.terminate()
-            process.communicate(timeout=30)
+            process.wait(30)
 
 
 def say_until(process: subprocess.Popen[str], words: str, times: int) -> str:
