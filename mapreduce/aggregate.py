@@ -113,8 +113,8 @@ def _sums_fit(batch: pa.RecordBatch, name: str) -> bool:
 def _fold(column: pa.Array, starts: Any, function: str, name: str) -> pa.Array:
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        if function in ("min", "max"):
-            return _fold_any(column, starts, function)
+        if function in ("min", "max") or (function == "sum" and pa.types.is_decimal(kind)):
+            return _fold_any(column, starts, function, name)
         raise BadJob(f"column {name!r} is {kind}: {function} needs numbers")
     valid: Any = None
     if column.null_count:
@@ -160,12 +160,17 @@ def _fold_sum(numbers: Any, starts: Any, name: str) -> Any:
     return folded
 
 
-def _fold_any(column: pa.Array, starts: Any, function: str) -> pa.Array:
-    """Fold text, dates and the like by their order."""
+def _fold_any(column: pa.Array, starts: Any, function: str, name: str) -> pa.Array:
+    """Fold what numpy has no numbers for: text and dates by their order, decimals also by their sum."""
     groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(column))))
     table = pa.table({"group": groups, "value": column})
     folded = table.group_by("group", use_threads=False).aggregate([("value", function)]).sort_by("group")
-    return folded.column(f"value_{function}").combine_chunks().cast(column.type)
+    try:
+        found = folded.column(f"value_{function}").combine_chunks().cast(column.type)
+        found.validate(full=True)  # the digits of a decimal: a cast to the same type does not count them
+    except pa.ArrowInvalid as error:
+        raise BadJob(f"the {function} of column {name!r} does not fit in {column.type}: {error}") from None
+    return found
 
 
 def reduce_sorted(

@@ -8,6 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -533,6 +534,26 @@ def test_groups_are_aggregated_and_nulls_are_a_group(run_job: Any, tmp_path: Pat
     assert header == ["city", "year", "sum_x", "sum_y", "mean_x", "min_y", "max_x", "count"]
     assert len(got) == len(expected)
     assert {(row[0], row[1]): [float(v) if v else "" for v in row[2:]] for row in got} == expected
+
+
+def test_decimals_are_added_exactly_past_their_own_digits(run_job: Any, tmp_path: Path) -> None:
+    amounts = [None if i % 7 == 0 else Decimal(i * i * 1001 - 5) / 100 for i in range(90)]
+    table = pa.table({
+        "key": [("a", "b", None)[i % 3] for i in range(90)],
+        "amount": pa.array(amounts, pa.decimal128(7, 2)),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=20)
+    found = run_job(
+        "group_by", tmp_path / "in.parquet", by="key", sum="amount", max="amount", partitions=1,
+        split_bytes=1, output_format="csv",
+    )  # fmt: skip
+    expected = {}
+    for key, first in (("a", 0), ("b", 1), ("", 2)):
+        given = [amount for amount in amounts[first::3] if amount is not None]
+        expected[key] = (sum(given), max(given))
+    got = {key: (Decimal(total), Decimal(most)) for key, total, most, _ in list(csv.reader(found))[1:]}
+    assert got == expected
+    assert max(total for total, _ in got.values()) > 99999
 
 
 @pytest.mark.parametrize(

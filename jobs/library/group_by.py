@@ -67,7 +67,10 @@ def folded_schema(by: list[str], folded: list[Folded]) -> Callable[[pa.Schema], 
                     kind = pa.int64()
                 elif pa.types.is_floating(kind):
                     kind = pa.float64()
-                elif not pa.types.is_decimal(kind):
+                elif pa.types.is_decimal(kind):  # with all the digits that there can be
+                    wide = kind.bit_width > 128
+                    kind = pa.decimal256(76, kind.scale) if wide else pa.decimal128(38, kind.scale)
+                else:
                     raise BadJob(f"job 'group_by': cannot add up column {f.column!r} of type {kind}")
             fields.append(pa.field(f.name, kind))
         return pa.schema(fields)
