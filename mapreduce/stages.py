@@ -7,11 +7,13 @@ reads a file or starts a process.  A runner decides where each handle's data lie
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
 
 from .errors import BadJob
 from .inputs import Source
@@ -346,23 +348,21 @@ def _convert(job_name: str, parameter: inspect.Parameter, value: Any) -> Any:
     if kind is inspect.Parameter.empty:
         default = parameter.default
         kind = str if default in (inspect.Parameter.empty, None) else type(default)
-    text = str(kind)
-    try:
-        if kind is bool:
-            if value.lower() in ("1", "true", "yes", "on"):
-                return True
-            if value.lower() in ("0", "false", "no", "off"):
-                return False
-            raise ValueError
-        if kind in (int, float, str):
-            return kind(value)
-        if "int" in text:  # such as int | None
-            return int(value)
-        if "float" in text:
-            return float(value)
-        return value
-    except ValueError:
-        wanted = getattr(kind, "__name__", text)
-        raise BadJob(
-            f"job {job_name!r}: parameter {parameter.name} must be of type {wanted}, got {value!r}"
-        ) from None
+    union = get_origin(kind) in (Union, UnionType)
+    for each in get_args(kind) if union else (kind,):
+        if each is not NoneType:
+            with contextlib.suppress(ValueError):
+                return _read(each, value)
+    wanted = str(kind) if union else getattr(kind, "__name__", str(kind))
+    raise BadJob(f"job {job_name!r}: parameter {parameter.name} must be of type {wanted}, got {value!r}")
+
+
+def _read(kind: Any, text: str) -> Any:
+    """Return what a word on a command line means; text where the type says nothing else."""
+    if kind is bool:
+        if text.lower() in ("1", "true", "yes", "on"):
+            return True
+        if text.lower() in ("0", "false", "no", "off"):
+            return False
+        raise ValueError
+    return kind(text) if kind in (int, float) else text

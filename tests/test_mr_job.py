@@ -88,6 +88,24 @@ def test_parameters_come_as_text_and_arrive_as_their_types() -> None:
     assert isinstance(sample.build([text()], given), Dataset)
 
 
+def test_a_parameter_of_several_types_takes_the_first_that_fits() -> None:
+    seen = {}
+
+    @job
+    def several(
+        text, *, n: int | float = 1, flag: bool | None = None, rate: float | None = None, to: int | str = 0
+    ):
+        seen.update(n=n, flag=flag, rate=rate, to=to)
+        return Stage(map=words)(text)
+
+    several.build([text()], {"n": "0.5", "flag": "no", "rate": "2", "to": "end"})
+    assert seen == {"n": 0.5, "flag": False, "rate": 2.0, "to": "end"}
+    several.build([text()], {"n": "3"})
+    assert seen == {"n": 3, "flag": None, "rate": None, "to": 0}
+    with pytest.raises(BadJob, match=r"flag must be of type bool \| None, got 'maybe'"):
+        several.build([text()], {"flag": "maybe"})
+
+
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
