@@ -164,9 +164,12 @@ def run(
             from jobs import engine as graphs
             from jobs.trial import measured_sizes
             from mapreduce.driving import source_of
+            from mapreduce.publish import check_output
 
             scratch = stack.enter_context(Scratch()).folder
             sources = [source_of(each, options, scratch) for each in given]
+            # Before a large input is tried, which may take a while.
+            check_output(output, [url for source in sources for url in source.urls], options)
             try:
                 result = graphs.run(
                     found, *sources, output=output, parameters=values, options=options, scheduler=scheduler,
