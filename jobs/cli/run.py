@@ -1,11 +1,10 @@
-"""``mr run`` and what is kept about past runs: ``mr runs``, ``mr log``, ``mr clean``."""
+"""``mr run``: one job, one engine, one output, and what it took."""
 
 from __future__ import annotations
 
 import codecs
 import gc
 import importlib
-import json
 import os
 import shlex
 import sys
@@ -317,83 +316,3 @@ def stage_table(result: RunResult) -> Table:
             "store" if stage.through_store else "output",
         )
     return table
-
-
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON lines.")
-def runs(as_json: bool) -> None:
-    """List past runs, the newest last."""
-    from mapreduce.home import list_runs
-
-    for record in list_runs():
-        if as_json:
-            click.echo(json.dumps(record))
-        else:
-            seconds = f"{record['seconds']:8.2f} s" if "seconds" in record else " " * 10
-            click.echo(
-                f"{record['run']:44} {record['outcome']:11} {seconds}  {record.get('output') or ''}".rstrip()
-            )
-
-
-@click.command()
-@click.argument("run_id", metavar="RUN")
-@click.option("--json", "as_json", is_flag=True, help="The whole record.")
-def log(run_id: str, as_json: bool) -> None:
-    """Show what a run did and what its workers printed.
-
-    RUN is an identity, its unique beginning or end, or `last`.
-    """
-    from mapreduce.home import find_run
-
-    folder = find_run(run_id)
-    record_file = folder / "record.json"
-    record: dict[str, Any] = {"run": folder.name}
-    if record_file.exists():
-        record = json.loads(record_file.read_text())
-    if as_json:
-        click.echo(json.dumps(record, indent=1))
-        return
-    click.echo(f"{record['run']}: {record.get('outcome', 'unfinished')}")
-    if record.get("error"):
-        click.echo(record["error"])
-    if record.get("traceback"):
-        click.echo(record["traceback"].rstrip())
-    for stage in record.get("stages", []):
-        click.echo(
-            f"stage {stage['stage']}: {stage['maps']} maps, {stage['reduces']} reduces, "
-            f"{stage['seconds']:.2f} s, {stage['records_in']:,} records in, {stage['records_out']:,} out"
-        )
-        for attempt in stage["attempts"]:
-            if attempt["outcome"] != "done":
-                click.echo(
-                    f"  {attempt['kind']} {attempt['task']}, attempt {attempt['attempt']} on worker "
-                    f"{attempt['worker']}: {attempt['outcome']}: {attempt['message']}"
-                )
-    for file in sorted(folder.glob("*.log")):
-        text = file.read_text(errors="replace")
-        if text:
-            click.echo(f"--- {file.name}")
-            click.echo(text.rstrip())
-
-
-@click.command()
-@click.option("--all", "everything", is_flag=True, help="Also the records and logs of all finished runs.")
-def clean(everything: bool) -> None:
-    """Remove the temporary folders that killed runs left and what they left in stores and beside outputs."""
-    import shutil
-
-    from mapreduce.home import home_folder
-    from mapreduce.owed import remove_owed
-    from mapreduce.scratch import remove_abandoned
-
-    removed = remove_abandoned()
-    click.echo(f"removed {len(removed)} temporary folders of runs that were killed")
-    click.echo(
-        f"removed the intermediates and unfinished outputs of {len(remove_owed())} runs that were killed"
-    )
-    if everything:
-        folder = home_folder() / "runs"
-        entries = list(folder.iterdir()) if folder.is_dir() else []
-        for entry in entries:
-            shutil.rmtree(entry)
-        click.echo(f"removed the records of {len(entries)} runs")
