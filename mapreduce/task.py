@@ -11,11 +11,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from .errors import Damaged
 from .groups import iterate_groups, iterate_tagged_groups
-from .guard import Guard, fill
+from .guard import Guard, WrongResult, fill
 from .inputs import Source, read_batches, read_records
 from .merge import merge
 from .outputs import extension_of, open_sink
@@ -265,7 +265,7 @@ class StageProgram:
         if stage.is_batch:
             if stage.reduce_batch is None:
                 return merged
-            return cast("Iterable[Any]", inject(stage.reduce_batch, available)(merged))
+            return _batches(inject(stage.reduce_batch, available)(merged))
         function = stage.reduce or stage.reduce_stream
         assert function is not None
         bound = inject(function, available)
@@ -360,11 +360,23 @@ class Tally:
         self.task.meter.records_in += rows
 
 
-def _batches(made: Any) -> Iterable[pa.RecordBatch]:
-    """Return what a batch function made, a batch, several or None, as several."""
+def _batches(made: Any) -> Iterator[pa.RecordBatch]:
+    """Yield what a batch function made: a batch, several, or None.
+
+    Raises:
+        WrongResult: it is something else.
+    """
     if made is None:
-        return ()
-    return (made,) if hasattr(made, "num_rows") else made
+        return
+    if isinstance(made, str | bytes | dict) or not (hasattr(made, "num_rows") or isinstance(made, Iterable)):
+        raise WrongResult(f"it returned {type(made).__name__}; {_WANTED_BATCHES}")
+    for batch in (made,) if hasattr(made, "num_rows") else made:
+        if not hasattr(batch, "num_rows"):
+            raise WrongResult(f"it yielded {type(batch).__name__}; {_WANTED_BATCHES}")
+        yield batch
+
+
+_WANTED_BATCHES = "a batch function returns a pyarrow.RecordBatch, yields several, or returns None"
 
 
 def _chunks(rows: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple[Any, Any]]]:

@@ -138,7 +138,6 @@ test_standard_input_is_an_input = bad.test_standard_input_is_an_input
         ("threads", signal.SIGINT, 2, 130),
         ("threads", signal.SIGTERM, 1, 143),
         ("processes", signal.SIGINT, 1, 130),
-        ("processes", signal.SIGTERM, 1, 143),
     ],
 )
 def test_ctrl_c_and_kill_end_everything_within_seconds(

@@ -28,7 +28,7 @@ from jobs.engine import GraphResult
 from jobs.engine import run as run_in_memory
 from jobs.explain_graph import explain_graph
 from mapreduce import Dataset, Options, Stage
-from mapreduce.errors import FunctionFailed
+from mapreduce.errors import FunctionFailed, JobError
 from mapreduce.inputs import Source
 
 Both = Callable[..., list[str]]
@@ -474,9 +474,8 @@ def two_stages(text: Dataset) -> Dataset:
 
 def test_threads_and_processes_write_what_the_store_writes(both: Engines, tmp_path: Path) -> None:
     path = write(tmp_path / "in.txt", text_of(600, seed=5))
-    found = [
-        both(two_stages, path, split_bytes=200, scheduler=s, workers=2) for s in ("threads", "processes")
-    ]
+    found = [both(two_stages, path, split_bytes=200, scheduler="threads")]
+    found.append(both(two_stages, path, split_bytes=200, scheduler="processes", workers=2))
     assert found[0] == found[1]
     counts = collections.Counter(path.read_text().split())
     assert (
@@ -510,6 +509,71 @@ def test_what_a_function_raises_is_the_same_error_in_every_process(tmp_path: Pat
     assert told == [(str(through_store.value), through_store.value.traceback_text)] * 2
     assert "record 14: KeyError: 'missing field'" in told[0][0]
     assert "in stumbles" in told[0][1]
+
+
+def boom(*_: Any, **__: Any) -> Any:
+    raise KeyError("missing field")
+
+
+def other_schema(batch: Any) -> Any:
+    return pa.RecordBatch.from_pydict({"elsewhere": ["x"]})
+
+
+def side_that_is_not_there(offset: int, line: str, *, side: Any) -> Iterator[Any]:
+    yield line, side["nowhere"]
+
+
+def yields_no_dataset(text: Dataset) -> Iterator[Any]:
+    yield Stage(map=words)(text)
+    yield 3
+
+
+PARSED = {"map": words, "reduce": total, "partitions": 2}
+BATCHES: dict[str, Any] = {"map_batch": lambda b: b, "keys": ["line"]}
+
+
+@pytest.mark.parametrize(
+    ("stage", "says"),
+    [
+        ({**PARSED, "map": boom}, "record 0: KeyError: 'missing field'"),
+        ({**PARSED, "combine": boom}, "KeyError: 'missing field'"),
+        ({**PARSED, "reduce": boom}, "partition 0, record with key 'w1': KeyError: 'missing field'"),
+        ({**PARSED, "setup": boom}, "KeyError: 'missing field'"),
+        ({**PARSED, "teardown": boom}, "KeyError: 'missing field'"),
+        ({**PARSED, "map": lambda offset, line: [({}, 1)]}, "a dict cannot be a key"),
+        ({**PARSED, "map": lambda offset, line: [3]}, "stage"),
+        ({**PARSED, "map": side_that_is_not_there}, "KeyError: 'nowhere'"),
+        ({**PARSED, "reduce": lambda key, values: 7}, "returned int"),
+        ({**PARSED, "partition": lambda key, count: count}, "2"),
+        ({**BATCHES, "keys": ["nowhere"]}, "there is no column 'nowhere'; the columns are: line"),
+        ({**BATCHES, "map_batch": other_schema}, "line"),
+        (
+            {**BATCHES, "map_batch": lambda batch: 3},
+            "batch that ends at record 2: it returned int; a batch function",
+        ),
+        ({**BATCHES, "map_batch": lambda batch: [batch, "x"]}, "it yielded str; a batch function returns"),
+        (
+            {**BATCHES, "reduce_batch": lambda batches: iter([3])},
+            "partition 0: it yielded int; a batch function",
+        ),
+        ({**BATCHES, "reduce_batch": boom}, "KeyError: 'missing field'"),
+        (None, "yield"),
+    ],
+)
+def test_what_fails_is_told_in_the_same_words_and_leaves_nothing(
+    tmp_path: Path, home: Path, stage: dict[str, Any] | None, says: str
+) -> None:
+    path = write(tmp_path / "in.txt", "w1 w2\nw3\n")
+    job = yields_no_dataset if stage is None else stage_alone(Stage(name="told", **stage))
+    told = []
+    for run in (mapreduce.run, run_in_memory):
+        with pytest.raises(JobError) as caught:
+            run(job, str(path), output=str(tmp_path / "out"), options=Options(workers=0, max_attempts=1))
+        told.append((type(caught.value), str(caught.value), getattr(caught.value, "traceback_text", "")))
+        assert sorted(tmp_path.iterdir()) == [path]
+        assert [p for p in (home / "store").rglob("*") if p.suffix == ".chunk"] == []
+    assert told[0] == told[1]
+    assert says in told[0][1]
 
 
 @pytest.fixture
