@@ -95,7 +95,9 @@ class Progress:
             self.bytes += row.bytes_in
         if self.bars is not None:
             self.bars.update(self.bar, completed=self.done, amount=self._amount())
-        elif self.done == len(graph):
+        elif self.done == len(
+            graph
+        ):  # not reached by a graph of which some tasks were kept from an earlier one
             self._say(f"graph: done, {self._amount()}")
         elif time.monotonic() - self.spoke >= LINE_EVERY_S:
             self.spoke = time.monotonic()

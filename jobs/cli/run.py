@@ -118,6 +118,11 @@ def run(
         raise click.UsageError(f"--replication belongs to gfs:// stores; the store is {store}")
     if engine != "dag" and (scheduler is not None or cache is not None or spill):
         raise click.UsageError("--scheduler, --cache and --spill go with --engine dag")
+    for name, option in (("store", "--store"), ("replication", "--replication"), ("timeout_s", "--timeout")):
+        if engine == "dag" and was_given(name):
+            raise click.UsageError(
+                f"{option} goes with --engine mapreduce; a graph uses no store and no such workers"
+            )
     gc.disable()  # what imports make stays
     # These import little.  The first worker imports the rest while this process does the same.
     from mapreduce.pandas_import import put_off_pandas
@@ -235,6 +240,12 @@ def summarise(result: RunResult | GraphResult) -> None:
     console.print(
         f"output: {result.output}    (mr cat {result.output}, mr log {result.run})", highlight=False
     )
+
+
+def was_given(parameter: str) -> bool:
+    """Tell whether a parameter was on the command line, not left at its default."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is not click.core.ParameterSource.DEFAULT
 
 
 def through_store() -> str:
