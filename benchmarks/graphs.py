@@ -33,7 +33,7 @@ from measuring import (
 from rounds import RATE, ROUNDS, K
 from sorting import ratio_row
 
-POINTS_SIZE, GRAPH_SIZE = "200MB", "100MB"
+POINTS_SIZE, GRAPH_SIZE = "200MB", "10MB"  # of edges: PySpark takes a minute even so
 MAPREDUCE, DAG, SPARK, DASK, FRAMES = "mr, mapreduce", "mr, dag", "pyspark", "dask", "dask.dataframe"
 ROWS_PER_GROUP = 1 << 16
 # Each peer has two threads or processes of its own; BLAS is to add none to them.
@@ -291,7 +291,7 @@ def graph_kmeans(folder: Path, rounds: int, with_mr: bool) -> None:
 
 
 def graph_pagerank(folder: Path, rounds: int, with_mr: bool) -> None:
-    """Rank the nodes of a graph of 100 MB of edges in 10 rounds, and see what is moved without links in their places."""
+    """Rank the nodes of a graph of 10 MB of edges in 10 rounds, and see what is moved without links in their places."""
     source = generated(folder, f"graph-{GRAPH_SIZE.lower()}.txt", "graph", GRAPH_SIZE)
     options = ("-p", f"rounds={ROUNDS}")
     timings, told = _beside("pagerank", source, folder, rounds, with_mr, "sum", options)
