@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mapreduce.channel import receive_frame, send_frame
+from mapreduce.pandas_import import put_off_pandas
 from mapreduce.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ class Way:
 def main() -> None:
     """Serve the process at the other end of the socket until it closes it."""
     connection = socket.socket(fileno=int(sys.argv[1]))
-    from mapreduce.pandas_import import put_off_pandas
-
     put_off_pandas()
     working = threading.Event()
     threading.Thread(target=_interrupt_at_the_end, args=(connection, working), daemon=True).start()
@@ -87,6 +86,7 @@ class _Runner:
         from jobs.catalog import find_job
         from mapreduce.options import Options
 
+        put_off_pandas()
         pa.set_cpu_count(1)  # workers are the parallelism, in every way of running
         self.way, self.stack = way, stack
         self.job = find_job(way.job)

@@ -21,7 +21,13 @@ _OURS = tuple(os.path.join(_HERE, package, "") for package in ("mapreduce", "dag
 
 
 class _PandasFinder(MetaPathFinder):
-    """Denies pandas to our own packages and finds it for everybody else."""
+    """Denies pandas to our own packages and finds it for everybody else.
+
+    ``pyarrow_has_looked``: pyarrow has looked for pandas once and was denied it.  It looks for the first time while it holds a
+    lock of its own, so only later can it be told from inside an import that pandas is there.
+    """
+
+    pyarrow_has_looked = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -40,8 +46,8 @@ class _PandasFinder(MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                if "pyarrow" in sys.modules:  # have it look again
-                    sys.modules["pyarrow"].lib._pandas_api.pd  # noqa: B018
+                if self.pyarrow_has_looked:
+                    sys.modules["pyarrow"].lib._pandas_api.pd  # noqa: B018  (has it look again)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -56,6 +62,16 @@ def _is_between(file: str) -> bool:
 
 
 def put_off_pandas() -> None:
-    """Import pandas in this process only when it is used; for a process that is ours."""
-    if "pandas" not in sys.modules:
-        sys.meta_path.insert(0, _PandasFinder())
+    """Import pandas in this process only when it is used; for a process that is ours.
+
+    To be called before pyarrow is imported, and once more when it is.
+    """
+    if "pandas" in sys.modules:
+        return
+    finder = next((each for each in sys.meta_path if isinstance(each, _PandasFinder)), None)
+    if finder is None:
+        finder = _PandasFinder()
+        sys.meta_path.insert(0, finder)
+    if "pyarrow.lib" in sys.modules:
+        sys.modules["pyarrow"].lib._pandas_api.have_pandas  # noqa: B018  (looks, and is denied)
+        finder.pyarrow_has_looked = True

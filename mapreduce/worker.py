@@ -301,6 +301,7 @@ def main(descriptor: int) -> None:
     gc.disable()  # what imports make stays
     for module in settings["preload"]:
         __import__(module)
+    put_off_pandas()
     gc.freeze()
     gc.enable()
     if "pyarrow" in sys.modules:

@@ -142,6 +142,7 @@ def run(
         from jobs.progress import Progress
 
         importlib.import_module("mapreduce.runner")
+        put_off_pandas()
         gc.freeze()
         gc.enable()
         found = find_job(job)
