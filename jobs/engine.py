@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dag.expand import expand_with_origins
@@ -58,10 +58,10 @@ class GraphResult:
     job: str
     output: str | None
     seconds: float
-    graphs: tuple[RanGraph, ...]
-    rows: tuple[TaskRow, ...]
+    graphs: tuple[RanGraph, ...] = field(repr=False)
+    rows: tuple[TaskRow, ...] = field(repr=False)
     planned_bytes: int
-    records: list[Any] | None = None
+    records: list[Any] | None = field(default=None, repr=False)
 
     @property
     def counters(self) -> dict[str, int]:

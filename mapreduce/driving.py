@@ -157,6 +157,12 @@ def source_of(given: str | Sequence[str] | Source, options: Options, scratch_fol
     if isinstance(given, Source):
         return given
     urls = (given,) if isinstance(given, str | Path) else tuple(given)
+    for url in urls:
+        if not isinstance(url, str | Path) or hasattr(given, "columns"):
+            raise BadJob(
+                f"an input is a path, a URL or several of them, got {type(given).__name__}; "
+                "write data in memory to a file first, such as Parquet"
+            )
     urls = tuple(str(url) for url in urls)
     if "-" in urls:
         urls = tuple(_spool_stdin(scratch_folder) if url == "-" else url for url in urls)

@@ -36,9 +36,15 @@ class Guard:
             return
         shown = _user_frames(frames)
         if not shown and isinstance(error, (TypeError, ValueError)) and "unpack" in str(error):
+            # Pairs are taken apart some records later than they were made.
+            at = f", at or before record {self.record}" if self.record is not None else ""
             raise FunctionFailed(
-                f"{self._where()}: functions of a job yield (key, value) pairs: {error}"
+                f"{self.stage}, {self.place}{at}: functions of a job yield (key, value) pairs: {error}"
             ) from None
+        if not shown and isinstance(
+            error, TypeError
+        ):  # such as a function that takes another number of arguments
+            raise FunctionFailed(f"{self._where()}: TypeError: {error}") from error
         if not shown or (isinstance(error, OSError) and all("site-packages" in f.filename for f in shown)):
             return  # not the user's: the runner reports it as it is
         raise FunctionFailed(

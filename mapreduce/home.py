@@ -30,10 +30,12 @@ def home_folder() -> Path:
 def new_run(job_name: str) -> tuple[str, Path]:
     """Make the folder of a new run and return its identity and the folder.
 
-    Identities sort by the time at which their runs began: ``20261130-101502-wordcount-3f9c``.
+    Identities sort by the time at which their runs began: ``20261130-101502.042-wordcount-3f9c``.
     """
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in job_name)[:40]
-    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{safe}-{secrets.token_hex(2)}"
+    now = time.time()
+    begun = f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}.{int(now * 1000) % 1000:03d}"
+    run_id = f"{begun}-{safe}-{secrets.token_hex(2)}"
     folder = home_folder() / "runs" / run_id
     folder.mkdir(parents=True)
     return run_id, folder

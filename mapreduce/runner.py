@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from . import publish
@@ -56,7 +56,7 @@ class StageReport:
     part_bytes: int
     through_store: bool
     counters: Mapping[str, int]
-    attempts: tuple[AttemptRow, ...] = ()
+    attempts: tuple[AttemptRow, ...] = field(default=(), repr=False)
 
     @property
     def read_bytes(self) -> int:
@@ -82,8 +82,9 @@ class RunResult:
     output: str | None
     seconds: float
     driver_read_bytes: int
-    stages: tuple[StageReport, ...]
-    records: list[tuple[Any, Any]] | None = None  # of the result, when no output URL was given
+    stages: tuple[StageReport, ...] = field(repr=False)
+    #: of the result, when no output URL was given
+    records: list[tuple[Any, Any]] | None = field(default=None, repr=False)
 
     @property
     def counters(self) -> dict[str, int]:

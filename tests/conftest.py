@@ -8,7 +8,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "steady", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    "steady",
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("steady")
 

@@ -58,11 +58,29 @@ def log(run_id: str, as_json: bool) -> None:
                     f"  {attempt['kind']} {attempt['task']}, attempt {attempt['attempt']} on worker "
                     f"{attempt['worker']}: {attempt['outcome']}: {attempt['message']}"
                 )
+    _print_operators(record.get("rows", []))
     for file in sorted(folder.glob("*.log")):
         text = file.read_text(errors="replace")
         if text:
             click.echo(f"--- {file.name}")
             click.echo(text.rstrip())
+
+
+def _print_operators(rows: list[dict[str, Any]]) -> None:
+    """Print what the operators of a graph did, and each task that came to nothing."""
+    operators: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        operators.setdefault(row["stage"], []).append(row)
+    for name, done in operators.items():
+        spent = sum(row["end"] - row["start"] for row in done)
+        records = sum(row["records_in"] for row in done)
+        click.echo(f"operator {name}: {len(done)} tasks, {spent:.2f} s of one core, {records:,} records in")
+        for row in done:
+            if row["outcome"] != "done":
+                click.echo(
+                    f"  task {row['task']}, attempt {row['attempt']} on worker {row['worker']}: "
+                    f"{row['outcome']}: {row['message']}"
+                )
 
 
 @click.command()

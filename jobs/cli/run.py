@@ -288,7 +288,7 @@ def task_table(result: GraphResult) -> Table:
             f"{sum(row.records_in for row in done):,}",
             format_size(sum(row.bytes_in for row in done)),
             format_size(sum(row.shuffle_bytes for row in done)),
-            format_size(sum(row.bytes_out for row in done)),
+            "output" if stage.endswith(".write") else format_size(sum(row.bytes_out for row in done)),
             f"{sum(row.end - row.start for row in done):.2f} s",
         )
     return table

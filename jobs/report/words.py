@@ -95,6 +95,8 @@ def _say_files(slow: float, fast: float) -> str:
     if not fast or not slow:
         return f"reading and writing {both}"
     ratio = slow / fast
+    if 0.95 < ratio < 1.05:
+        return f"reading and writing about as much ({both})"
     if ratio > 1:
         return f"reading and writing {say_ratio(ratio)} fewer bytes ({both})"
     return f"reading and writing {say_ratio(1 / ratio)} more bytes ({both})"
