@@ -25,8 +25,7 @@ demo: $(VENV)/.installed
 	$(BIN)/mr generate points demo-data/points.csv --size 10MB --seed 1
 	$(BIN)/mr compare gradient demo-data/points.csv -p iterations=10 --runs 3 --report demo-data/report.html
 
-test: $(VENV)/.installed
-	$(MAKE) --jobs 2 --output-sync lint types unit
+test: $(VENV)/.installed lint types unit
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
