@@ -15,10 +15,9 @@ import pyarrow.parquet
 
 from mapreduce.errors import BadInput
 from mapreduce.files import CountedReader, is_local, local_path
-from mapreduce.inputs import ignore, reading
+from mapreduce.pieces import Piece, ignore, reading, whole_piece
+from mapreduce.schemas import conform
 from mapreduce.sources import InputFile, Source
-from mapreduce.splits import Piece
-from mapreduce.tables import conform
 
 ROWS_PER_BATCH = 1 << 16
 #: An Arrow file up to this size is asked for at once, not in four or more small reads: intermediates of a loop are such.
@@ -30,7 +29,7 @@ def cut_rows(file: InputFile, source: Source, target: int) -> Iterator[Piece]:
     """Yield pieces of about ``target`` bytes, made of whole row groups or batches."""
     if file.compression is not None:
         raise BadInput(f"{file.url}: a {file.format} file inside {file.compression}; decompress it first")
-    whole = Piece(url=file.url, format=file.format, stop=0, file_bytes=file.bytes, bytes=file.bytes)
+    whole = whole_piece(file)
     if not file.bytes and file.format == "parquet":
         raise BadInput(f"{file.url}: an empty file is no parquet")
     groups = _groups(whole, source) if file.bytes > target else []
@@ -79,7 +78,7 @@ def _groups(piece: Piece, source: Source) -> list[tuple[int, int]]:
 
 def file_schema(file: InputFile, source: Source) -> pa.Schema:
     """Return the schema that a file's footer or header states."""
-    piece = Piece(url=file.url, format=file.format, stop=0, file_bytes=file.bytes, bytes=file.bytes)
+    piece = whole_piece(file)
     with CountedReader(file.url, source.storage_options, ignore) as opened, reading(piece):
         if file.format == "parquet":
             return _parquet(opened).schema_arrow.remove_metadata()

@@ -1,4 +1,4 @@
-"""CSV: fields separated by commas, names in the first line, quotes as in RFC 4180.
+"""CSV: fields between commas or another separator, names in the first line, quotes as in RFC 4180.
 
 A quoted field may hold line feeds, and where a row ends then depends on all the bytes before.  So a file is
 cut only when it has no quote, no blank line and no carriage return inside a line, which a scan finds out; any
@@ -23,16 +23,19 @@ import pyarrow.csv
 
 from mapreduce.errors import BadInput, BadJob
 from mapreduce.files import CountedReader, first_line, open_decompressed
-from mapreduce.inputs import ignore, reading
+from mapreduce.formats import guess_separator, parse_format, separator_name
+from mapreduce.pieces import Piece, check_head, ignore, reading, whole_piece
+from mapreduce.schemas import NO_ROWS, inexact_integer, may_be_inexact
 from mapreduce.sources import InputFile, Source
-from mapreduce.splits import Piece
-from mapreduce.tables import NO_ROWS, inexact_integer, may_be_inexact
-from mapreduce.text import BOM, bad_encoding, read_lines
+from mapreduce.text import BOM, ENCODING_BYTES, bad_encoding, read_lines
 
 HEAD_BYTES = 4 << 20
 SMALLEST_BLOCK_BYTES = 1 << 20
 """A row must fit into a block, so blocks are not smaller than this."""
 LARGEST_BLOCK_BYTES = 1 << 29
+SEPARATOR_BYTES = 1 << 16
+SEPARATOR_LINES = 10
+"""So much of a file of one column is looked at for another separator."""
 NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null"]
 
 
@@ -78,10 +81,14 @@ def _repaired(chunks: Iterator[bytes], errors: str) -> Iterator[bytes]:
     yield decoder.decode(b"", final=True).encode()
 
 
-def _chunks(file: Any, piece: Piece, block_bytes: int) -> Iterator[bytes]:
+def _chunks(file: Any, piece: Piece, source: Source, block_bytes: int) -> Iterator[bytes]:
     if piece.whole:
-        while chunk := file.read(block_bytes):
-            yield bytes(chunk)
+        begins = piece.compression is not None  # else the plan has looked at the beginning
+        while chunk := bytes(file.read(block_bytes)):
+            if begins:
+                begins = False
+                check_head(chunk[:ENCODING_BYTES], piece, source)
+            yield chunk
         return
     for lines in read_lines(file, url=piece.url, start=piece.start, stop=piece.stop, block_bytes=block_bytes):
         yield bytes(lines.data[: lines.size])
@@ -112,7 +119,7 @@ def _open(
             use_threads=False,
             column_names=piece.columns if piece.start else None,
         ),
-        pyarrow.csv.ParseOptions(newlines_in_values=True),
+        pyarrow.csv.ParseOptions(delimiter=piece.separator, newlines_in_values=True),
         options,
     )
 
@@ -134,13 +141,12 @@ def _options(types: dict[str, pa.DataType], columns: Sequence[str] | None) -> py
 
 def file_schema(file: InputFile, source: Source) -> pa.Schema:
     """Return the names in a file's header with the types of its first 4 MiB, null where there is no row."""
-    piece = Piece(
-        url=file.url, format="csv", compression=file.compression,
-        stop=file.bytes, file_bytes=file.bytes, bytes=file.bytes,
-    )  # fmt: skip
+    piece = whole_piece(file)
     head = _first_batch(piece, source, _options({}, None))
     if head is None:
         return NO_ROWS
+    if head.num_columns == 1:
+        _check_separator(piece, source)
     if not head.num_rows:
         return head.schema.with_metadata(NO_ROWS.metadata)
     types = {}
@@ -163,6 +169,32 @@ def file_schema(file: InputFile, source: Source) -> pa.Schema:
     return pa.schema(list(types.items()))
 
 
+def _check_separator(piece: Piece, source: Source) -> None:
+    """Refuse a file of one column that another separator cuts into several, unless the user has named his."""
+    if source.format is not None and parse_format(source.format).is_stated:
+        return
+    with (
+        open_decompressed(piece.url, piece.compression, source.storage_options, ignore) as file,
+        reading(piece),
+    ):
+        head = bytes(file.read(SEPARATOR_BYTES))
+    lines = head.removeprefix(BOM).decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
+    if len(lines) > 1 and len(head) == SEPARATOR_BYTES:
+        lines.pop()  # may be cut short
+    separator = guess_separator(lines[:SEPARATOR_LINES], piece.separator)
+    if separator is not None:
+        this = separator_name(piece.separator).removeprefix("csv:sep=")
+        raise BadInput(
+            f"{piece.url}: read as {this}, it has one column named {lines[0][:60]!r}: is the separator"
+            f" {separator!r}? give --format '{separator_name(separator)}' (format=), or"
+            f" 'csv:sep={_escaped(piece.separator)}' if it is one column"
+        )
+
+
+def _escaped(separator: str) -> str:
+    return separator.replace("\t", r"\t")
+
+
 def _first_batch(piece: Piece, source: Source, options: pyarrow.csv.ConvertOptions) -> pa.RecordBatch | None:
     block_bytes = HEAD_BYTES
     while True:
@@ -171,7 +203,7 @@ def _first_batch(piece: Piece, source: Source, options: pyarrow.csv.ConvertOptio
             reading(piece),
         ):
             try:
-                reader = _open(_chunks(file, piece, block_bytes), piece, source, block_bytes, options)
+                reader = _open(_chunks(file, piece, source, block_bytes), piece, source, block_bytes, options)
                 if reader is None:
                     return None
                 with reader:
@@ -207,7 +239,7 @@ def read_piece(
             reading(piece),
         ):
             try:
-                chunks = watched(_chunks(file, piece, block_bytes))
+                chunks = watched(_chunks(file, piece, source, block_bytes))
                 reader = _open(chunks, piece, source, block_bytes, options)
                 if reader is None:
                     return
@@ -281,7 +313,9 @@ def _check_exact(piece: Piece, source: Source, name: str, block_bytes: int) -> N
         open_decompressed(piece.url, piece.compression, source.storage_options, ignore) as file,
         reading(piece),
     ):
-        for batch in _open(_chunks(file, piece, block_bytes), piece, source, block_bytes, options) or ():
+        for batch in (
+            _open(_chunks(file, piece, source, block_bytes), piece, source, block_bytes, options) or ()
+        ):
             found = inexact_integer(batch.column(0).to_pylist())
             if found is not None:
                 raise BadInput(
@@ -317,7 +351,9 @@ def scan_csv(
                     head = bytes(data[: feeds[0]]).removeprefix(BOM)
                     errors = "strict" if source.errors == "surrogateescape" else source.errors
                     try:
-                        columns = tuple(head.removesuffix(b"\r").decode("utf-8", errors).split(","))
+                        columns = tuple(
+                            head.removesuffix(b"\r").decode("utf-8", errors).split(file.separator)
+                        )
                     except UnicodeDecodeError:
                         raise bad_encoding(head, file.url, 0) from None
                 gaps = np.diff(feeds, prepend=last)

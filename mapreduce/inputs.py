@@ -21,23 +21,23 @@ Every error is a ``BadInput`` that names the file, and the byte or column where 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 
-from mapreduce.errors import BadInput, JobError
-from mapreduce.files import CountedReader, first_line, open_decompressed
+from mapreduce.errors import BadInput
+from mapreduce.pieces import RECORD_BLOCK_BYTES, Piece, Split, ignore, piece_lines, read_whole
 from mapreduce.sources import InputFile, Source, list_files
-from mapreduce.splits import Piece, Split, plan_splits
-from mapreduce.text import BOM, LINE_SCHEMA, Lines, decode_lines, lines_batch, overlaps_itself, read_lines
+from mapreduce.splits import plan_splits
+from mapreduce.text import BOM, LINE_SCHEMA, decode_lines, lines_batch, overlaps_itself, read_lines
 
 __all__ = [
     "InputFile",
     "Piece",
     "Source",
     "Split",
+    "ignore",
     "list_files",
     "plan_splits",
     "read_batches",
@@ -47,14 +47,8 @@ __all__ = [
 
 BLOCK_BYTES = 4 << 20
 """Blocks that stay in the processor's cache from reading to cutting: half the time of 16 MiB blocks."""
-RECORD_BLOCK_BYTES = 1 << 20
-"""Records are Python objects, several times as big as their bytes: read them in small blocks."""
 SMALL_FILE_BYTES = 1 << 16
 RAW_SCHEMA = pa.schema([("url", pa.string()), ("content", pa.binary())])
-
-
-def ignore(count: int) -> None:
-    """Take a count and do nothing with it."""
 
 
 def read_schema(source: Source, *, files: Sequence[InputFile] | None = None) -> pa.Schema:
@@ -74,9 +68,9 @@ def read_schema(source: Source, *, files: Sequence[InputFile] | None = None) -> 
         return LINE_SCHEMA
     if files[0].format == "raw":
         return RAW_SCHEMA
-    from mapreduce.tables import unified_schema
+    from mapreduce.tables import read_table_schema
 
-    return unified_schema(files, source)
+    return read_table_schema(source, files)
 
 
 def read_batches(
@@ -140,49 +134,11 @@ def read_records(
             yield lines.file_offsets(), decode_lines(lines, url=piece.url, errors=source.errors)
     elif kind == "raw":
         for piece in split.pieces:
-            yield [piece.url], [_read_whole(piece, source, counted)]
+            yield [piece.url], [read_whole(piece, source, counted)]
     else:
         from mapreduce.tables import read_table_records
 
         yield from read_table_records(split, source, counted, skipped)
-
-
-@contextmanager
-def reading(piece: Piece, doing: str = "read") -> Iterator[None]:
-    """Turn what libraries raise about a damaged file into a ``BadInput`` that names it."""
-    try:
-        yield
-    except JobError:
-        raise
-    except EOFError as error:
-        raise BadInput(f"{piece.url}: the file ends too early: {first_line(error)}") from error
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:
-        what = piece.compression or piece.format
-        raise BadInput(f"{piece.url}: cannot {doing} this as {what}: {first_line(error)}") from error
-
-
-def piece_lines(
-    split: Split,
-    source: Source,
-    block_bytes: int,
-    counted: Callable[[int], None],
-    delimiter: bytes | None = None,
-) -> Iterator[tuple[Piece, Lines]]:
-    """Yield the lines of each piece, with the piece that they are from."""
-    for piece in split.pieces:
-        with (
-            open_decompressed(piece.url, piece.compression, source.storage_options, counted) as file,
-            reading(piece),
-        ):
-            for lines in read_lines(
-                file,
-                url=piece.url,
-                start=piece.start,
-                stop=None if piece.whole else piece.stop,
-                delimiter=delimiter or source.delimiter,
-                block_bytes=block_bytes if piece.compression else min(block_bytes, piece.bytes + 4096),
-            ):
-                yield piece, lines
 
 
 def _text_batches(
@@ -218,7 +174,7 @@ class _Joined:
     """
 
     def __init__(self, pieces: list[Piece], source: Source, counted: Callable[[int], None]) -> None:
-        self._contents = (_read_whole(piece, source, counted) for piece in pieces)
+        self._contents = (read_whole(piece, source, counted) for piece in pieces)
         self._delimiter = source.delimiter
         self._rest = b""
 
@@ -240,10 +196,5 @@ class _Joined:
         return filled
 
 
-def _read_whole(piece: Piece, source: Source, counted: Callable[[int], None]) -> bytes:
-    with CountedReader(piece.url, source.storage_options, counted) as file, reading(piece):
-        return file.read(piece.file_bytes) + file.readall()  # readall alone goes by 8 KiB
-
-
 def _raw_batch(piece: Piece, source: Source, counted: Callable[[int], None]) -> pa.RecordBatch:
-    return pa.record_batch([[piece.url], [_read_whole(piece, source, counted)]], schema=RAW_SCHEMA)
+    return pa.record_batch([[piece.url], [read_whole(piece, source, counted)]], schema=RAW_SCHEMA)

@@ -16,10 +16,9 @@ import pyarrow.json
 
 from mapreduce.errors import BadInput, BadJob
 from mapreduce.files import first_line
-from mapreduce.inputs import RECORD_BLOCK_BYTES, ignore, piece_lines
+from mapreduce.pieces import RECORD_BLOCK_BYTES, Piece, Split, ignore, piece_lines, whole_piece
+from mapreduce.schemas import conform, inexact_integer, may_be_inexact
 from mapreduce.sources import InputFile, Source
-from mapreduce.splits import Piece, Split
-from mapreduce.tables import conform, inexact_integer, may_be_inexact
 from mapreduce.text import Lines, decode_lines
 
 HEAD_BYTES = 1 << 20
@@ -65,10 +64,7 @@ def _bad_line(offsets: list[int], texts: list[str], piece: Piece) -> BadInput:
 
 def file_schema(file: InputFile, source: Source) -> pa.Schema:
     """Return the fields of the objects in the first MiB of a file."""
-    piece = Piece(
-        url=file.url, format="jsonl", compression=file.compression,
-        stop=file.bytes, file_bytes=file.bytes, bytes=file.bytes,
-    )  # fmt: skip
+    piece = whole_piece(file)
     split = Split(index=0, pieces=(piece,), bytes=0)
     for _, lines in piece_lines(split, source, HEAD_BYTES, ignore, b"\n"):
         table = _parsed(lines, piece, source, None)

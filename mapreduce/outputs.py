@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from mapreduce.errors import BadJob, OutputFailed
 from mapreduce.files import CountedWriter, first_line
+from mapreduce.formats import OUTPUT_FORMATS, Format, parse_format
 from mapreduce.line_writer import JsonWriter, TextWriter
 from mapreduce.table_writer import RecordWriter, TableWriter
 
-OUTPUT_FORMATS = ("text", "csv", "jsonl", "parquet", "arrow", "records")
 OUTPUT_COMPRESSIONS = ("gzip", "bz2", "zstd")
 _EXTENSIONS = {"text": ".txt"}
 _COMPRESSED_EXTENSIONS = {"gzip": ".gz", "bz2": ".bz2", "zstd": ".zst"}
@@ -30,14 +30,14 @@ _INSIDE = {"parquet": ("gzip", "zstd"), "arrow": ("zstd",), "records": ("zstd",)
 def extension_of(format: str, compression: str | None = None) -> str:
     """Return how the names of files in a format end.
 
-    >>> extension_of("csv", "gzip"), extension_of("text"), extension_of("parquet", "zstd")
-    ('.csv.gz', '.txt', '.parquet')
+    >>> extension_of("csv", "gzip"), extension_of("text"), extension_of("tsv"), extension_of("csv:sep=;")
+    ('.csv.gz', '.txt', '.tsv', '.csv')
 
     Raises:
         BadJob: the format or compression is unknown, or the two do not go together.
     """
-    if format not in OUTPUT_FORMATS:
-        raise BadJob(f"output format {format!r} is not known; choose one of {', '.join(OUTPUT_FORMATS)}")
+    given = parse_format(format, OUTPUT_FORMATS)
+    format = "tsv" if given.separator == "\t" else given.name
     extension = _EXTENSIONS.get(format, f".{format}")
     if compression is None:
         return extension
@@ -55,6 +55,7 @@ def check_columns(schema: pa.Schema, format: str) -> None:
     Raises:
         BadJob: a nested column, in text or CSV.
     """
+    format = parse_format(format, OUTPUT_FORMATS).name
     for field in schema if format in ("text", "csv") else ():
         if pa.types.is_nested(field.type):
             raise BadJob(
@@ -83,7 +84,7 @@ class Sink:
         self._file: pa.NativeFile = pa.PythonFile(self._raw, mode="w")
         if compression is not None and format not in _INSIDE:
             self._file = pa.CompressedOutputStream(self._file, compression)
-        self._writer = _writer(format, self._file, compression, schema)
+        self._writer = _writer(parse_format(format, OUTPUT_FORMATS), self._file, compression, schema)
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         """Append the rows of a batch.
@@ -175,11 +176,13 @@ class _Writer(Protocol):
     def close(self) -> None: ...
 
 
-def _writer(format: str, file: pa.NativeFile, compression: str | None, schema: pa.Schema | None) -> _Writer:
-    if format == "text":
+def _writer(
+    format: Format, file: pa.NativeFile, compression: str | None, schema: pa.Schema | None
+) -> _Writer:
+    if format.name == "text":
         return TextWriter(file)
-    if format == "jsonl":
+    if format.name == "jsonl":
         return JsonWriter(file)
-    if format == "records":
+    if format.name == "records":
         return RecordWriter(file, compression)
     return TableWriter(file, format, compression, schema)

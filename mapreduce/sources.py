@@ -21,21 +21,20 @@ from typing import Any
 import pyarrow as pa
 
 from mapreduce.errors import BadInput, BadJob, MissingInput
-from mapreduce.files import MAGIC_BYTES, compression_of, filesystem, first_line, is_local, local_path, url_of
+from mapreduce.files import (
+    MAGIC_BYTES,
+    CountedReader,
+    compression_of,
+    filesystem,
+    first_line,
+    is_local,
+    local_path,
+    url_of,
+)
+from mapreduce.formats import format_by_name, parse_format
+from mapreduce.text import ENCODING_BYTES, foreign_encoding, may_be_foreign
 
-FORMATS = ("text", "csv", "jsonl", "parquet", "arrow", "records", "raw")
-EXTENSIONS = {
-    ".txt": "text",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".records": "records",
-}
-COMPRESSED_EXTENSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+TEXTUAL = ("text", "csv", "jsonl")
 ERRORS = ("strict", "replace", "surrogateescape", "ignore")
 
 
@@ -43,8 +42,8 @@ ERRORS = ("strict", "replace", "surrogateescape", "ignore")
 class Source:
     """What to read and how.
 
-    ``urls`` are files, folders or patterns; ``format`` None goes by the files' extensions, text if that says
-    nothing.  ``schema`` declares the columns of a table format instead of finding them out from the files.
+    ``urls`` are files, folders or patterns; ``format`` (see ``formats``) None goes by the files' extensions,
+    text if that says nothing.  ``schema`` declares the columns of a table format instead of finding them out from the files.
     ``sample_ranges`` makes ``plan_splits`` choose that many evenly spaced ranges of 64 KiB, not everything.
     """
 
@@ -57,8 +56,8 @@ class Source:
     schema: pa.Schema | None = None
 
     def __post_init__(self) -> None:
-        if self.format is not None and self.format not in FORMATS:
-            raise BadJob(f"format {self.format!r} is not known; choose one of {', '.join(FORMATS)}")
+        if self.format is not None:
+            parse_format(self.format)
         if self.errors not in ERRORS:
             raise BadJob(f"errors={self.errors!r} is not known; choose one of {', '.join(ERRORS)}")
         if not self.delimiter:
@@ -67,12 +66,18 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class InputFile:
-    """One file of a source."""
+    """One file of a source.
+
+    ``separator`` is that of CSV.  ``encoding`` is the encoding that the first bytes of text show, where they
+    show one that is not UTF-8; those of compressed files are not looked at.
+    """
 
     url: str
     format: str
     compression: str | None
     bytes: int
+    separator: str = ","
+    encoding: str | None = None
 
 
 def list_files(source: Source) -> list[InputFile]:
@@ -92,10 +97,7 @@ def list_files(source: Source) -> list[InputFile]:
     if not found:
         raise MissingInput("no input: no path was given")
     heads = _read_heads(found, source)
-    files = [
-        InputFile(url=url, bytes=size, format=format_of(url, source), compression=compression_of(head))
-        for (url, size), head in zip(found, heads, strict=True)
-    ]
+    files = [_input_file(url, size, head, source) for (url, size), head in zip(found, heads, strict=True)]
     formats = {file.format: file.url for file in files}
     if len(formats) > 1:
         listing = ", ".join(f"{url} is {name}" for name, url in formats.items())
@@ -109,14 +111,17 @@ def list_files(source: Source) -> list[InputFile]:
     return files
 
 
-def format_of(url: str, source: Source) -> str:
-    """Return the format that ``url`` is read as."""
-    if source.format is not None:
-        return source.format
-    stem, extension = os.path.splitext(url)
-    if extension in COMPRESSED_EXTENSIONS:
-        extension = os.path.splitext(stem)[1]
-    return EXTENSIONS.get(extension, "text")
+def _input_file(url: str, size: int, head: bytes, source: Source) -> InputFile:
+    format = format_by_name(url) if source.format is None else parse_format(source.format)
+    compression = compression_of(head)
+    encoding = None
+    if format.name in TEXTUAL and compression is None and may_be_foreign(head):
+        with CountedReader(url, source.storage_options, lambda count: None) as file:
+            encoding = foreign_encoding(file.read(ENCODING_BYTES))
+    return InputFile(
+        url=url, format=format.name, separator=format.separator, compression=compression, bytes=size,
+        encoding=encoding,
+    )  # fmt: skip
 
 
 def _list_local(path: str) -> list[tuple[str, int]] | str:

@@ -8,67 +8,20 @@ files, the footers of columnar files, and CSV files that are to be cut.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from mapreduce.errors import BadJob
+from mapreduce.pieces import Piece, Split
 from mapreduce.sources import InputFile, Source, list_files
-from mapreduce.text import overlaps_itself
+from mapreduce.text import check_encoding, overlaps_itself
+
+__all__ = ["Piece", "Split", "plan_splits"]
 
 SLOP = 1.1
 """A rest of up to a tenth of a split goes to the last split, not to a task of its own (as in Hadoop)."""
 SMALLEST_CUT_BYTES = 1 << 20
 """``min_splits`` cuts no smaller than this: a task costs more than reading so little."""
 SAMPLE_RANGE_BYTES = 1 << 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class Piece:
-    """A part of one file: bytes ``start`` to ``stop`` of text, or row groups (batches) of a columnar file.
-
-    ``whole`` says that the piece is all of its file.  ``first_row`` is the number of the first row in its
-    file, for formats that count rows.  ``columns`` are the names in the header of a CSV file that was cut.
-    """
-
-    url: str
-    format: str
-    compression: str | None = None
-    start: int = 0
-    stop: int
-    file_bytes: int
-    whole: bool = True
-    bytes: int
-    first_row: int = 0
-    columns: tuple[str, ...] = ()
-
-    def describe(self) -> str:
-        """Return the piece in words, for messages and logs."""
-        if self.whole:
-            return self.url
-        unit = {"parquet": "row groups", "arrow": "batches", "records": "batches"}.get(self.format, "bytes")
-        return f"{self.url} {unit} {self.start}-{self.stop}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """What one map task reads: pieces, in order."""
-
-    index: int
-    pieces: tuple[Piece, ...]
-    bytes: int
-
-    def apart(self) -> Iterator[tuple[Piece, Split]]:
-        """Yield each piece and a split of it alone, for readers that must know which file a record is from."""
-        for piece in self.pieces:
-            yield piece, replace(self, pieces=(piece,))
-
-    def describe(self) -> str:
-        """Return the split in words, for messages and logs."""
-        if not self.pieces:
-            return "no input"
-        if len(self.pieces) == 1:
-            return self.pieces[0].describe()
-        return f"{len(self.pieces)} pieces, {self.pieces[0].describe()} to {self.pieces[-1].describe()}"
 
 
 def plan_splits(
@@ -93,6 +46,8 @@ def plan_splits(
     if source.sample_ranges is not None and len(files) > source.sample_ranges:
         wanted = max(source.sample_ranges, 1)
         files = [files[i * len(files) // wanted] for i in range(wanted)]
+    for file in files:
+        check_encoding(file.encoding, file.url, source.errors)
     total = sum(file.bytes for file in files)
     count = max(-(-total // split_bytes), min_splits)
     count = -(-count // min_splits) * min_splits  # no worker is idle while others do one split more
@@ -120,7 +75,7 @@ def _cut(file: InputFile, source: Source, target: int) -> Iterator[Piece]:
         if not _has_ranges(file, source):
             cuts = [0, file.bytes]
         elif file.format == "csv":
-            from mapreduce.delimited import scan_csv
+            from mapreduce.tables import scan_csv
 
             scanned = scan_csv(file, source, cuts)
             if scanned is None:
@@ -138,6 +93,7 @@ def _cut(file: InputFile, source: Source, target: int) -> Iterator[Piece]:
             whole=len(cuts) == 2,
             bytes=stop - start,
             first_row=rows[number] if rows else 0,
+            separator=file.separator,
             columns=columns,
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from mapreduce.errors import BadJob
+from mapreduce.formats import Format
 from mapreduce.line_writer import row_of
 
 PARQUET_GROUP_BYTES = 32 << 20
@@ -38,10 +39,11 @@ class TableWriter:
     """CSV, Parquet and Arrow: one schema per file, which the first rows decide unless it is given."""
 
     def __init__(
-        self, file: pa.NativeFile, format: str, compression: str | None, schema: pa.Schema | None
+        self, file: pa.NativeFile, format: Format, compression: str | None, schema: pa.Schema | None
     ) -> None:
         self._file = file
-        self._format = format
+        self._format = format.name
+        self._separator = format.separator
         self._compression = compression
         self._schema = schema
         self._writer: Any = None
@@ -99,7 +101,11 @@ class TableWriter:
             if self._format == "csv":
                 import pyarrow.csv
 
-                self._writer = pyarrow.csv.CSVWriter(self._file, _plain_schema(schema))
+                self._writer = pyarrow.csv.CSVWriter(
+                    self._file,
+                    _plain_schema(schema),
+                    write_options=pyarrow.csv.WriteOptions(delimiter=self._separator),
+                )
             elif self._format == "parquet":
                 import pyarrow.parquet
 

@@ -9,13 +9,15 @@ The rules, the same for every format that has lines and at every split size:
   range also owns the record at 0.  So every record has one owner wherever the cuts fall, inside a character
   or a delimiter too (as Hadoop's LineRecordReader: skip the first partial line, read one line past the end).
 * A UTF-8 byte order mark at the start of a file is no part of its first record.
-* Bytes are not decoded here, except by ``decode_lines``, after the cut.
+* Bytes are not decoded here, except by ``decode_lines``, after the cut.  UTF-16 and UTF-32, whose line ends are
+  other bytes, are found out from the beginning of a file and refused, unless ``errors`` asks for its bytes.
 
 A record longer than ``MAX_LINE_BYTES`` is refused, never cut.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +32,15 @@ from mapreduce.errors import BadEncoding, BadInput
 
 MAX_LINE_BYTES = 1 << 29
 BOM = b"\xef\xbb\xbf"
+ENCODING_BYTES = 4096
+"""So much of a file's beginning shows its encoding."""
+ENCODINGS = {
+    "utf-32-le": b"\xff\xfe\0\0",  # before UTF-16, whose mark begins this one
+    "utf-32-be": b"\0\0\xfe\xff",
+    "utf-16-le": b"\xff\xfe",
+    "utf-16-be": b"\xfe\xff",
+}
+"""Encodings of Unicode that are not UTF-8, with their byte order marks."""
 LINE_SCHEMA = pa.schema([("line", pa.binary())])
 SLACK_BYTES = 1 << 16
 
@@ -261,3 +272,45 @@ def bad_encoding(data: bytes, url: str, offset: int) -> BadEncoding:
             "pass --errors (errors=) replace, surrogateescape or ignore to read it all the same"
         )
     return BadEncoding(f"{url}: bytes after offset {offset} are no UTF-8 in a record of their own")
+
+
+def may_be_foreign(head: bytes) -> bool:
+    """Return whether the first bytes of a file give a reason to look for an encoding that is not UTF-8."""
+    return b"\0" in head or head.startswith(tuple(ENCODINGS.values()))
+
+
+def foreign_encoding(head: bytes) -> str | None:
+    """Return the encoding of Unicode that the first bytes of a text show, None if it may be UTF-8.
+
+    Bytes with no byte order mark need ASCII lines: most characters with zero bytes around them, and a line feed.
+
+    >>> foreign_encoding("é\\n".encode("utf-16")), foreign_encoding("a,b\\n1,2\\n".encode("utf-32-be"))
+    ('UTF-16LE', 'UTF-32BE')
+    >>> foreign_encoding(b"\\xff\\xfe is no text"), foreign_encoding(b"a\\0b\\0c\\0")
+    (None, None)
+    """
+    for codec, mark in ENCODINGS.items():
+        marked = head.startswith(mark)
+        try:  # not to the end: the head may stop inside a character
+            text = codecs.getincrementaldecoder(codec)().decode(head.removeprefix(mark))
+        except UnicodeDecodeError:
+            continue
+        ascii_letters = sum(letter < "\x7f" and (letter >= " " or letter in "\t\r\n\f") for letter in text)
+        if "\0" in text or not ascii_letters:
+            continue
+        if marked or ("\n" in text and len(text) >= 4 and ascii_letters >= 0.75 * len(text)):
+            return codec.upper().replace("-L", "L").replace("-B", "B")
+    return None
+
+
+def check_encoding(encoding: str | None, url: str, errors: str) -> None:
+    """Refuse a text whose beginning shows an encoding that is not UTF-8, if ``errors`` is ``"strict"``.
+
+    Raises:
+        BadEncoding: file and encoding are named, with the command that converts it.
+    """
+    if encoding is not None and errors == "strict":
+        raise BadEncoding(
+            f"{url}: this is {encoding}, and text must be UTF-8; convert it first (iconv -f {encoding} -t UTF-8"
+            f" {url}), or pass --errors (errors=) replace, surrogateescape or ignore to take its bytes as they are"
+        )
