@@ -27,6 +27,7 @@ from gfs_sim.server import (
     write_all,
     write_sums,
 )
+from gfs_sim.upkeep import step
 from gfs_sim.writer import PIECE_BYTES, ChunkWriter, OpenChunk
 
 if TYPE_CHECKING:
@@ -377,7 +378,7 @@ class AppendWriter(ChunkWriter):
             self.discard()
             raise
         self.state = "published"
-        self._master.step()
+        step(self._master)
 
     def discard(self) -> None:
         """Throw away what was written and give the lease back."""

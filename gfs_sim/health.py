@@ -54,6 +54,10 @@ def check(master: Master, path: str, *, verify: bool) -> Health:
         default_replication=default,
         average_replication=sum(good) / len(good) if good else 0.0,
         servers=len(racks),
+        servers_wanted=max(
+            (e.state.goal for e, copies in zip(examined, good, strict=True) if copies < e.state.goal),
+            default=0,
+        ),
         racks=len(set(racks.values())),
         problems=tuple(problems),
     )

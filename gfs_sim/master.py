@@ -1,7 +1,8 @@
 """The master: metadata transactions joined with the chunk servers' folders.
 
 Readers and writers meet it here, and every method is one transaction or a few. It has no process of its
-own: whoever uses the store acts for it, and a writer that closes does a bounded step of the upkeep.
+own: whoever uses the store acts for it. What needs a look at the chunks (repair, rebuilding locations) is
+built on it: ``examine``, ``recovery``, ``upkeep``.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from gfs_sim.server import BadReplica, Replica, read_sums, remove_replica, repli
 from gfs_sim.values import Settings
 
 STEP_GARBAGE = 64
-"""Replica files a closing writer removes at most."""
+"""Replica files removed between two looks at what there is to remove; a closing writer does no more."""
 BURY_EVERY_S = 5.0
 
 
@@ -70,16 +71,6 @@ class Master:
         except NoSuchStore:
             create_store(self.root, Settings(), servers=3, racks=())
             self.database = open_database(self.root)
-        self._restore_replicas_table()
-
-    def _restore_replicas_table(self) -> None:
-        with self.database.read() as connection:
-            there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'replicas'").fetchone()
-        if not there:
-            # Imported here: recovery is built on the master.
-            from gfs_sim.recovery import rescan
-
-            rescan(self)
 
     # Reading
 
@@ -297,17 +288,22 @@ class Master:
                 connection.execute("DELETE FROM garbage WHERE handle = ? AND server = ?", (handle, server))
         return count, size
 
+    def collect_some(self) -> tuple[int, int]:
+        """Remove the files of a few garbage replicas; return how many files and bytes that freed."""
+        with self.database.read() as connection:
+            rows = connection.execute(
+                "SELECT handle, server FROM garbage LIMIT ?", (STEP_GARBAGE,)
+            ).fetchall()
+        return self.collect(rows)
+
     def collect_all(self) -> tuple[int, int]:
         """Remove the files of all garbage replicas; return how many files and bytes that freed."""
         count = size = 0
         while True:
             with self.database.read() as connection:
-                rows = connection.execute(
-                    "SELECT handle, server FROM garbage LIMIT ?", (STEP_GARBAGE,)
-                ).fetchall()
-            if not rows:
-                return count, size
-            removed = self.collect(rows)
+                if not connection.execute("SELECT EXISTS (SELECT 1 FROM garbage)").fetchone()[0]:
+                    return count, size
+            removed = self.collect_some()
             count, size = count + removed[0], size + removed[1]
 
     def bury_dead_writers(self, *, at_once: bool = False) -> int:
@@ -326,38 +322,6 @@ class Master:
                 chunks.bury_writer(connection, writer, before=None if alive is False else time.time())
                 for writer, alive in gone.items()
             )
-
-    def step(self) -> None:
-        """Do the bounded step of a writer that closed: bury the dead, free what is due, mend one chunk.
-
-        The writer's file is published already, so trouble here is not its own and waits for the next.
-        """
-        with contextlib.suppress(OSError):
-            self._step()
-
-    def _step(self) -> None:
-        self.bury_dead_writers()
-        now = time.time()
-        with self.database.read() as connection:
-            due, garbage, repair = connection.execute(
-                "SELECT EXISTS (SELECT 1 FROM retired WHERE due <= ?), EXISTS (SELECT 1 FROM garbage),"
-                " EXISTS (SELECT 1 FROM repairs WHERE tried < ?)",
-                (now, now - 60.0),
-            ).fetchone()
-        if due:
-            with self.database.write() as connection:
-                chunks.reap(connection, now, STEP_GARBAGE)
-            garbage = True
-        if garbage:
-            with self.database.read() as connection:
-                rows = connection.execute(
-                    "SELECT handle, server FROM garbage LIMIT ?", (STEP_GARBAGE,)
-                ).fetchall()
-            self.collect(rows)
-        if repair:
-            from gfs_sim.recovery import mend_next
-
-            mend_next(self)
 
 
 def create_store(root: Path, settings: Settings, *, servers: int, racks: Sequence[str]) -> bool:

@@ -22,6 +22,8 @@ from gfs_sim.values import CollectReport, RepairReport
 
 STRAY_AFTER_S = 600.0
 """A temporary file this old belongs to nobody."""
+TRY_AGAIN_S = 60.0
+"""So long a chunk that could not be mended is let rest."""
 _BATCH = 500
 
 
@@ -49,7 +51,7 @@ def mend_next(master: Master) -> RepairReport:
     now = time.time()
     with master.database.write() as connection:
         rows = connection.execute(
-            "SELECT handle FROM repairs WHERE tried < ? LIMIT 32", (now - 60.0,)
+            "SELECT handle FROM repairs WHERE tried < ? LIMIT 32", (now - TRY_AGAIN_S,)
         ).fetchall()
         handles = [handle for (handle,) in rows]
         # Claimed: another closing writer takes others, and one that cannot be mended now is let rest.

@@ -20,9 +20,10 @@ from gfs_sim.errors import BadSetting, LeaseLost, RecordTooLarge
 from gfs_sim.health import check
 from gfs_sim.layout import default_root
 from gfs_sim.lease import take_lease
-from gfs_sim.master import Master, create_store
+from gfs_sim.master import create_store
 from gfs_sim.reader import ChunkReader
 from gfs_sim.records import HEADER, frame, read_frames
+from gfs_sim.upkeep import open_master, step
 from gfs_sim.values import (
     ChunkPlace,
     CollectReport,
@@ -58,7 +59,7 @@ class Store:
     def __init__(self, root: str | PathLike[str] | None = None, *, durable: bool = False) -> None:
         """Open the store at ``root`` (default: ``default_root()``), creating it with default settings if absent."""
         folder = Path(root).expanduser() if root is not None else default_root()
-        self.master = Master(folder, durable=durable)
+        self.master = open_master(folder, durable=durable)
 
     @classmethod
     def create(
@@ -271,7 +272,7 @@ class Store:
             except BaseException:
                 tail.release()
                 raise
-            self.master.step()
+            step(self.master)
             return offset
         raise LeaseLost(f"{path}: the lease to append was revoked again and again")
 

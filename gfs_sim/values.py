@@ -123,6 +123,9 @@ class Health:
     default_replication: int
     average_replication: float
     servers: int
+    """Live ones."""
+    servers_wanted: int
+    """Live servers that the chunks short of replicas need, one for each replica; 0 where none is short."""
     racks: int
     problems: tuple[Problem, ...] = field(default=())
 

@@ -21,6 +21,7 @@ from gfs_sim.errors import LeaseLost
 from gfs_sim.master import Master, SealedChunk, Target
 from gfs_sim.server import create_replica, replica_path, sync_folder_of, write_all, write_sums
 from gfs_sim.unwinding import unwinding
+from gfs_sim.upkeep import step
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -177,7 +178,7 @@ class ChunkWriter(io.RawIOBase):
             self.discard()
             raise
         self.state = "published"
-        self._master.step()
+        step(self._master)
 
     def discard(self) -> None:
         """Throw away what was written; harmless twice, after ``commit``, and in a forked child."""

@@ -281,6 +281,8 @@ def test_a_killed_server_is_named_by_fsck_and_made_good_by_repair(fs: Command, r
     report = fs("fsck").lines
     assert sum(" under: 2 of 3 replicas" in line for line in report) == lost
     assert report[-1] == "The store is HEALTHY"
+    assert "to repair: mr fs repair" in report
+    assert not any("server add" in line for line in report)  # three of the four servers are enough
     fs("repair")
     assert fs("fsck").lines[-1] == "The store is HEALTHY"
     assert not any(" under" in line for line in fs("fsck").lines[:-12])
@@ -290,6 +292,19 @@ def test_a_killed_server_is_named_by_fsck_and_made_good_by_repair(fs: Command, r
     assert len(replicas(root)) == before
     large = (local / "sub" / "deep" / "large.bin").read_bytes()
     assert digest(fs("cat", "/data/sub/deep/large.bin").out) == digest(large)
+
+
+def test_fsck_asks_for_a_server_only_where_there_are_too_few(fs: Command, root: Path, local: Path):
+    fs("put", local, "/data")
+    for name in ("s1", "s2"):
+        fs("server", "kill", name)
+    report = fs("fsck").lines
+    at = report.index("3 replicas need a live server each, live now: 2; add 1 server first (mr fs server add)")
+    assert report[at + 1] == "to repair: mr fs repair"
+    fs("server", "add", "s9")
+    fs("repair")
+    report = fs("fsck").lines
+    assert not any("server add" in line or line.startswith("to repair") for line in report)
 
 
 def test_draining_servers_one_after_the_other_loses_nothing(

@@ -230,12 +230,14 @@ def _print_health(health: Health) -> None:
 def advise(health: Health) -> None:
     """Print what to do about the problems of a health report, a line for each kind that has a remedy."""
     kinds = {each.kind for each in health.problems}
-    if kinds & {"corrupt", "missing", "stale", "over", "misplaced"}:
+    if kinds & {"corrupt", "missing", "stale", "over", "under", "misplaced"}:
+        if health.servers_wanted > health.servers:
+            more = _count(health.servers_wanted - health.servers, "server")
+            click.echo(
+                f"{health.servers_wanted} replicas need a live server each, live now: {health.servers};"
+                f" add {more} first (mr fs server add)"
+            )
         click.echo("to repair: mr fs repair")
-    if "under" in kinds:
-        click.echo(
-            f"for more replicas: mr fs repair, with a live server for each (now {health.servers}; mr fs server add)"
-        )
     if "unreachable" in kinds:
         click.echo(
             "a server's folder is not there: put it back, or give the server up: mr fs server kill NAME"
