@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,71 @@ def test_a_room_imports_only_what_it_may(room: str) -> None:
     for path in sorted((ROOT / room).rglob("*.py")):
         wrong = (imported_at(path) & set(ROOMS)) - MAY_IMPORT[room] - {room}
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def modules_of(room: str) -> dict[str, Path]:
+    """Return the files of a package by the names of their modules."""
+    found = {}
+    for path in sorted((ROOT / room).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports_within(module: str, modules: dict[str, Path]) -> set[str]:
+    """Return the modules of the same package that a module imports, anywhere in its text.
+
+    Imports inside functions count, which are there to start faster and not to let two modules need each other,
+    and so do those for types alone.  A package's folder does not count as a module that its parts need.
+    """
+    path = modules[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            upper = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            base = ".".join(part for part in (upper, node.module) if part)
+            for alias in node.names:
+                whole = f"{base}.{alias.name}"
+                found.add(whole if whole in modules else base)
+    return found & modules.keys()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_modules_of_a_package_form_layers(room: str) -> None:
+    modules = modules_of(room)
+    needs = {module: imports_within(module, modules) for module in modules}
+    assert any(needs.values())
+    sorter = TopologicalSorter(needs)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        pytest.fail("import each other: " + " -> ".join(reversed(error.args[1])))
+
+
+def test_every_way_of_importing_a_module_of_the_same_package_is_seen(tmp_path: Path) -> None:
+    texts = {
+        "a/__init__.py": "from .b import x",
+        "a/b.py": "def f():\n    from a import c",
+        "a/c.py": "if TYPE_CHECKING:\n    from .d.e import y",
+        "a/d/__init__.py": "",
+        "a/d/e.py": "from ..f import z\nimport a.g",
+        "a/f.py": "from . import g",
+        "a/g.py": "import os",
+    }
+    modules = {}
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        modules[name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = path
+    needs = {module: imports_within(module, modules) for module in modules}
+    assert needs == {
+        "a": {"a.b"}, "a.b": {"a.c"}, "a.c": {"a.d.e"}, "a.d": set(), "a.d.e": {"a.f", "a.g"}, "a.f": {"a.g"},
+        "a.g": set(),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("module", PURE)
