@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,6 +170,11 @@ def source_of(given: str | Sequence[str] | Source, options: Options, scratch_fol
         urls=urls, format=options.input_format, errors=options.errors, delimiter=options.delimiter,
         storage_options=options.storage_options,
     )  # fmt: skip
+
+
+def absolute(source: Source) -> Source:
+    """Return a source whose local paths mean the same in every working folder."""
+    return replace(source, urls=tuple(url if "://" in url else os.path.abspath(url) for url in source.urls))
 
 
 def _spool_stdin(folder: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from .errors import BadJob
 
 MIB = 1 << 20
+MOST_WORKERS = 1 << 20  # more slots than any cluster has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +18,9 @@ class Options:
     """How to run, as opposed to what.
 
     Args:
-        workers: worker processes; 0 runs every task in this process, one after the other (for a debugger).
+        workers: worker processes, by default one per core; 0 runs every task in this process, one after the other (for a
+            debugger).  With a ``scheduler`` at most so many, by default one per slot of its cluster.
+        scheduler: address of a running Dask scheduler, such as ``tcp://host:8786``, whose cluster is to do the work.
         plan_for: splits and partitions are planned for so many workers, by default those that there are; a plan made for
             others gives other last digits to sums of floats.
         partitions: reduce tasks of stages that do not say; chosen from the input's size otherwise.
@@ -33,7 +36,8 @@ class Options:
         input_format, errors, delimiter, storage_options: how to read the input (see ``Source``).
     """
 
-    workers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    workers: int = None  # type: ignore[assignment]  # until __post_init__
+    scheduler: str | None = None
     plan_for: int | None = None
     partitions: int | None = None
     memory_bytes: int = 2048 * MIB
@@ -56,6 +60,15 @@ class Options:
         return max(1, self.workers if self.plan_for is None else self.plan_for)
 
     def __post_init__(self) -> None:
+        if self.workers is None:
+            cores = len(os.sched_getaffinity(0))
+            object.__setattr__(self, "workers", cores if self.scheduler is None else MOST_WORKERS)
+        if self.scheduler is not None and "://" not in self.scheduler:
+            raise BadJob(
+                f"scheduler must be the address of one, such as tcp://host:8786, got {self.scheduler!r}"
+            )
+        if self.scheduler is not None and self.workers == 0:
+            raise BadJob("0 workers run the job in this process, and a scheduler elsewhere: choose one")
         if self.workers < 0:
             raise BadJob(f"workers must be >= 0, got {self.workers}")
         if self.partitions is not None and self.partitions < 1:

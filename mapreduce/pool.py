@@ -22,7 +22,7 @@ from . import errors
 from .coordinator import Abort, Accept, Action, Assign, Coordinator, Discard, Failure, Stop, Task
 from .events import AttemptRow, Commit, Event, OnEvent, StageResult, reduce_payloads
 from .pickling import pickle_by_value
-from .processes import Pool, WorkerProcess, absolute_path, no_interrupt
+from .processes import Pool, Worker, absolute_path, no_interrupt
 from .sequential import run_here
 from .worker import MapOutputLost, Program, TaskInfo
 
@@ -119,6 +119,8 @@ class _StageRun:
     def run(self) -> StageResult:
         coordinator, pool = self.coordinator, self.pool
         with self.selector:
+            if pool.arrivals is not None:
+                self.selector.register(pool.arrivals, selectors.EVENT_READ, None)
             for worker in pool.living():
                 self.watch(worker)
                 if worker.ready:
@@ -130,6 +132,8 @@ class _StageRun:
                 self.start_workers()
                 for key, mask in self.selector.select(wait_s):
                     worker = key.data
+                    if worker is None:
+                        continue  # the next round starts it
                     if mask & selectors.EVENT_WRITE:
                         worker.channel.flush()
                     if mask & selectors.EVENT_READ:
@@ -158,10 +162,10 @@ class _StageRun:
         for worker in started:
             self.watch(worker)
 
-    def watch(self, worker: WorkerProcess) -> None:
+    def watch(self, worker: Worker) -> None:
         self.selector.register(worker.channel, selectors.EVENT_READ, worker)
 
-    def watch_writes(self, worker: WorkerProcess) -> None:
+    def watch_writes(self, worker: Worker) -> None:
         if not worker.channel.closed and self.pool.has(worker):
             writes = selectors.EVENT_WRITE if worker.channel.wants_to_send else 0
             self.selector.modify(worker.channel, selectors.EVENT_READ | writes, worker)
@@ -176,7 +180,7 @@ class _StageRun:
             elif not worker.ready and now - worker.started > _START_TIMEOUT_S:
                 self.lose(worker, f"was not ready after {_START_TIMEOUT_S:.0f} s")
 
-    def lose(self, worker: WorkerProcess, reason: str | Failure, outcome: str = "lost") -> None:
+    def lose(self, worker: Worker, reason: str | Failure, outcome: str = "lost") -> None:
         """Remove a worker and tell the coordinator why it is gone."""
         text = reason.message if isinstance(reason, Failure) else f"worker {worker.number} {reason}"
         task, attempt = self.coordinator.running(worker.number) or (None, 0)
@@ -196,7 +200,7 @@ class _StageRun:
                 f"{self.pool.start_failures} workers in a row did not start: {text}{last}"
             )
 
-    def remove(self, worker: WorkerProcess) -> None:
+    def remove(self, worker: Worker) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self.selector.unregister(worker.channel)
         self.pool.remove(worker)
@@ -211,7 +215,7 @@ class _StageRun:
 
     # --- what workers say ---
 
-    def receive(self, worker: WorkerProcess) -> None:
+    def receive(self, worker: Worker) -> None:
         for message in worker.channel.receive():
             if not self.pool.has(worker):
                 return
@@ -219,13 +223,16 @@ class _StageRun:
         if worker.channel.closed and self.pool.has(worker):
             self.lose(worker, worker.end_description())
 
-    def handle(self, worker: WorkerProcess, message: tuple[Any, ...]) -> None:
+    def handle(self, worker: Worker, message: tuple[Any, ...]) -> None:
         now = time.monotonic()
         what = message[0]
         if what == "ready":
             worker.ready = True
             self.pool.start_failures = 0
             self.act(self.coordinator.worker_joined(worker.number, now))
+            return
+        if what == "printed":
+            worker.keep_printed(message[1])
             return
         if what == "beat" and (message[1] != self.stage or message[2] is None):
             self.coordinator.heartbeat(worker.number, None, now)
@@ -261,7 +268,7 @@ class _StageRun:
             self.lose(worker, Failure(error="MemoryExceeded", message=text), "memory")
 
     def done(
-        self, worker: WorkerProcess, task: Task, attempt: int, result_bytes: bytes, used: Mapping[str, Any]
+        self, worker: Worker, task: Task, attempt: int, result_bytes: bytes, used: Mapping[str, Any]
     ) -> None:
         now = time.monotonic()
         try:
@@ -351,7 +358,7 @@ class _StageRun:
 
     def record(
         self,
-        worker: WorkerProcess,
+        worker: Worker,
         task: Task,
         attempt: int,
         outcome: str,

@@ -3,6 +3,8 @@
 Promises: a worker is a fresh interpreter (never a fork of this process, which may have threads), so scripts
 need no main guard; it leads its own session, and it and whatever it started are killed as one process
 group; its disk goes with it.  Does not: know tasks, or what workers say.
+
+``Worker`` and ``Pool`` are what a stage needs of workers; here they are on this machine, in ``cluster.py`` on others.
 """
 
 from __future__ import annotations
@@ -27,21 +29,17 @@ _TAIL_BYTES = 2000
 # The same sys.path as here, so that a worker imports the same modules.
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[2].split(chr(10)); "
-    "from mapreduce.worker import main; main(int(sys.argv[1]))"
+    "from mapreduce.worker import main; main(*map(int, sys.argv[1].split()))"
 )
 
 
-class WorkerProcess:
-    """One worker process as the pool sees it."""
+class Worker:
+    """One worker as the driving side sees it, wherever it runs."""
 
-    def __init__(
-        self, number: int, process: subprocess.Popen[bytes], channel: Channel, folder: str, log: str
-    ):
+    def __init__(self, number: int, channel: Channel, log: str) -> None:
         self.number = number
-        self.process = process
         self.channel = channel
-        self.folder = folder
-        self.log = log
+        self.log = log  # a file on this machine with what it has printed
         self.ready = False
         self.started = time.monotonic()
         self.stage = -1  # the stage whose program it has
@@ -49,6 +47,40 @@ class WorkerProcess:
         self.losses_seen = -1  # Coordinator.losses when it was last sent map results
         self.attempt_started = 0.0
         self.said: Mapping[str, Any] = {}  # what its last heartbeat told of the attempt
+
+    @property
+    def ended(self) -> bool:
+        """True if the worker has ended."""
+        raise NotImplementedError
+
+    def end_description(self) -> str:
+        """Say how the worker ended, waiting a moment for one that is just ending."""
+        raise NotImplementedError
+
+    def keep_printed(self, printed: bytes) -> None:
+        """Add to its log what a worker has sent that prints on another machine."""
+        with open(self.log, "ab") as log:
+            log.write(printed)
+
+    def tail(self) -> str:
+        """Return the last lines of what the worker printed."""
+        try:
+            with open(self.log, "rb") as log:
+                log.seek(max(0, os.path.getsize(self.log) - _TAIL_BYTES))
+                return log.read().decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+
+
+class WorkerProcess(Worker):
+    """A worker process on this machine."""
+
+    def __init__(
+        self, number: int, process: subprocess.Popen[bytes], channel: Channel, folder: str, log: str
+    ) -> None:
+        super().__init__(number, channel, log)
+        self.process = process
+        self.folder = folder
 
     @property
     def ended(self) -> bool:
@@ -74,24 +106,39 @@ class WorkerProcess:
         ended = self.ended
         self.kill()
         code = self.process.wait()
-        if not ended:
-            return "closed its connection"
-        if code < 0:
-            try:
-                name = signal.Signals(-code).name
-            except ValueError:
-                name = "unknown"
-            return f"was killed by signal {-code} ({name})"
-        return f"ended with exit status {code}"
+        return describe_end(code) if ended else "closed its connection"
 
-    def tail(self) -> str:
-        """Return the last lines of what the worker printed."""
+
+def describe_end(code: int) -> str:
+    """Say how a process with this exit status ended, as ``Popen.returncode`` has it."""
+    if code < 0:
         try:
-            with open(self.log, "rb") as log:
-                log.seek(max(0, os.path.getsize(self.log) - _TAIL_BYTES))
-                return log.read().decode("utf-8", "replace").strip()
-        except OSError:
-            return ""
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = "unknown"
+        return f"was killed by signal {-code} ({name})"
+    return f"ended with exit status {code}"
+
+
+def spawn_worker(
+    connection: socket.socket, log: str, environment: Mapping[str, str], *, leash: int | None = None,
+    folder: str | None = None,
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    """Start the process that serves the other end of ``connection`` and prints into ``log``.
+
+    ``leash`` is a descriptor to read from: the process ends when that is closed at its other end.  ``folder`` is where it works.
+    """
+    path = absolute_path()
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if root not in path:  # imported by a finder that is not a path, such as an editable install
+        path.append(root)
+    descriptors = [connection.fileno()] + ([] if leash is None else [leash])
+    with open(log, "ab") as printed:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", _BOOT, " ".join(map(str, descriptors)), "\n".join(path)],
+            stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, env=dict(environment),
+            pass_fds=descriptors, start_new_session=True, cwd=folder,
+        )  # fmt: skip
 
 
 class Pool:
@@ -133,11 +180,14 @@ class Pool:
         self.scratch = scratch
         self._environment = {**worker_environment(), **os.environ, **(environment or {})}
         self._preload = tuple(preload)
-        self._processes: dict[int, WorkerProcess] = {}
+        self._living: dict[int, Worker] = {}
         self._numbers = 0
         self.stages = 0
         self.start_failures = 0
         self.closed = False
+        self.scheduler: str | None = None  # of workers that are not on this machine
+        #: a descriptor that can be read when ``start`` has a worker to return that was asked for earlier
+        self.arrivals: int | None = None
 
     def __enter__(self) -> Pool:
         return self
@@ -150,17 +200,21 @@ class Pool:
     @property
     def processes(self) -> dict[int, int]:
         """Process ids of the living workers, by worker number."""
-        return {number: p.process.pid for number, p in self._processes.items()}
+        return {
+            number: worker.process.pid
+            for number, worker in self._living.items()
+            if isinstance(worker, WorkerProcess)
+        }
 
-    def start(self, workers: int) -> list[WorkerProcess]:
+    def start(self, workers: int) -> list[Worker]:
         """Start processes until ``workers`` (at most the pool's own number) are there; return the new ones.
 
         Does not wait until they are ready, so that a caller can plan meanwhile.
         """
         if self.closed:
             raise ValueError("the pool is closed")
-        started = []
-        while len(self._processes) < min(workers, self.workers):
+        started: list[Worker] = []
+        while len(self._living) < min(workers, self.workers):
             started.append(self._start_one())
         return started
 
@@ -171,57 +225,55 @@ class Pool:
         log_path = os.path.join(self.scratch, f"worker-{number}.log")
         os.makedirs(folder, mode=0o700)
         ours, theirs = socket.socketpair()
-        path = absolute_path()
-        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        if root not in path:  # imported by a finder that is not a path, such as an editable install
-            path.append(root)
         try:
-            with open(log_path, "ab") as log:
-                process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), "\n".join(path)],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment,
-                    pass_fds=(theirs.fileno(),), start_new_session=True,
-                )  # fmt: skip
+            process = spawn_worker(theirs, log_path, self._environment)
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
         worker = WorkerProcess(number, process, Channel(ours), folder, log_path)
-        self._processes[number] = worker
-        worker.channel.send(
-            {
-                "number": number, "folder": folder, "memory_bytes": self.memory_bytes,
-                "watchdog_bytes": self.watchdog_bytes, "heartbeat_s": min(1.0, self.timeout_s / 4),
-                "preload": self._preload,
-            }
-        )  # fmt: skip
+        self._living[number] = worker
+        worker.channel.send(self.settings(number, folder))
         return worker
 
-    def living(self) -> list[WorkerProcess]:
-        """Return the processes that have not been removed."""
-        return list(self._processes.values())
+    def settings(self, number: int, folder: str) -> dict[str, Any]:
+        """Return the first message to a worker."""
+        return {
+            "number": number, "folder": folder, "memory_bytes": self.memory_bytes,
+            "watchdog_bytes": self.watchdog_bytes, "heartbeat_s": min(1.0, self.timeout_s / 4),
+            "preload": self._preload,
+        }  # fmt: skip
 
-    def get(self, number: int) -> WorkerProcess:
-        """Return a living process by its worker number."""
-        return self._processes[number]
+    def living(self) -> list[Worker]:
+        """Return the workers that have not been removed."""
+        return list(self._living.values())
 
-    def has(self, worker: WorkerProcess) -> bool:
-        """True until the process has been removed."""
-        return self._processes.get(worker.number) is worker
+    def get(self, number: int) -> Worker:
+        """Return a living worker by its number."""
+        return self._living[number]
 
-    def remove(self, worker: WorkerProcess) -> None:
+    def has(self, worker: Worker) -> bool:
+        """True until the worker has been removed."""
+        return self._living.get(worker.number) is worker
+
+    def remove(self, worker: Worker) -> None:
         """Kill a worker and remove its disk."""
+        assert isinstance(worker, WorkerProcess)
         worker.kill()
         worker.process.wait()
         worker.channel.close()
-        self._processes.pop(worker.number, None)
+        self._living.pop(worker.number, None)
         shutil.rmtree(worker.folder, ignore_errors=True)
 
     def remove_stage_files(self, stage: int) -> None:
         """Remove what the maps of a stage left on the workers' disks."""
         for worker in self.living():
+            assert isinstance(worker, WorkerProcess)
             shutil.rmtree(os.path.join(worker.folder, f"stage-{stage}"), ignore_errors=True)
+
+    def check_sees(self, urls: Sequence[str]) -> None:
+        """Refuse files that a worker has no access to, as BadJob; there are none on this machine."""
 
     def move_logs(self, folder: str | os.PathLike[str]) -> None:
         """Add what the workers have printed since the last call to ``worker-N.log`` files in ``folder``."""
@@ -238,6 +290,7 @@ class Pool:
         self.closed = True
         with no_interrupt():
             for worker in self.living():
+                assert isinstance(worker, WorkerProcess)
                 worker.kill()  # all at once, before waiting for any
             for worker in self.living():
                 self.remove(worker)

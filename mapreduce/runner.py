@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from . import publish
-from .driving import Begun, drive, recorded
+from .driving import Begun, absolute, drive, recorded
 from .events import StageResult
 from .inputs import Source
 from .meter import Meter, metering
@@ -22,6 +22,7 @@ from .owed import Owed
 from .planning import Known, Made, StagePlan, plan_stage
 from .pool import AttemptRow, Event, Pool, Task, run_stage
 from .processes import no_interrupt
+from .scratch import Scratch
 from .sides import SideSource
 from .stages import Dataset, Job, plan
 
@@ -125,12 +126,20 @@ def run(
         JobError: the run failed; there is no output and nothing is left behind.
     """
     options = options or Options()
+    if pool is None and options.scheduler is not None:
+        with Scratch() as scratch, open_pool(options, scratch.folder) as there:
+            return run(
+                job, *inputs, output=output, parameters=parameters, options=options, report=report, pool=there
+            )
     if pool is not None:
         options = replace(
-            options, workers=pool.workers, memory_bytes=pool.memory_bytes, timeout_s=pool.timeout_s
-        )
+            options, workers=pool.workers, memory_bytes=pool.memory_bytes, timeout_s=pool.timeout_s,
+            scheduler=pool.scheduler,
+        )  # fmt: skip
     publish.open_url(options.store, options.store_options)
     with recorded(job, inputs, output, parameters or {}, options, engine="mapreduce") as begun:
+        if pool is not None and pool.scheduler is not None:  # its workers may have other working folders
+            begun.sources[:] = [absolute(source) for source in begun.sources]
         engine = _Run(begun=begun, options=options, report=report, pool=pool)
         try:
             return engine.run(output)
@@ -139,6 +148,20 @@ def run(
                 engine.close()
                 begun.record["driver_read_bytes"] = engine.meter.store_read_bytes
                 begun.record["stages"] = [asdict(s) for s in engine.reports]
+
+
+def open_pool(options: Options, scratch: str, *, shared: bool = False) -> Pool:
+    """Return a pool as ``options`` say, on this machine or on a cluster; ``scratch`` and ``shared`` are those of the pool."""
+    if options.scheduler is None:
+        return Pool(
+            options.workers, memory_bytes=options.memory_bytes, timeout_s=options.timeout_s, scratch=scratch
+        )
+    from .cluster import ClusterPool  # not at the top: distributed takes most of a second
+
+    return ClusterPool(
+        options.scheduler, workers=options.workers, memory_bytes=options.memory_bytes,
+        timeout_s=options.timeout_s, scratch=scratch, shared=shared,
+    )  # fmt: skip
 
 
 class _Run:
@@ -165,7 +188,8 @@ class _Run:
             return self._run(output)
 
     def _run(self, output: str | None) -> RunResult:
-        self._pool()
+        given = [url for source in self.begun.sources for url in source.urls]
+        self._pool().check_sees([*given, self.store, *([] if output is None else [output])])
         final = drive(self.begun, lambda wanted: self._materialise(wanted).rows())
         records = None
         if output is None:
@@ -243,10 +267,7 @@ class _Run:
 
     def _pool(self) -> Pool:
         if self.pool is None:
-            self.pool = Pool(
-                self.options.workers, memory_bytes=self.options.memory_bytes,
-                timeout_s=self.options.timeout_s, scratch=self.begun.scratch.folder,
-            )  # fmt: skip
+            self.pool = open_pool(self.options, self.begun.scratch.folder)
             self.pool.start(1)  # it imports while this process plans
         return self.pool
 

@@ -16,7 +16,7 @@ import ctypes
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,23 @@ from crc32c import crc32c
 from mapreduce.errors import Damaged
 from mapreduce.meter import current_meter, timing
 
+if TYPE_CHECKING:
+    from mapreduce.cluster_runs import RemoteRun
+
 BLOCK_BYTES = 512 << 10
 _INDEX_FIELDS = 5
 _LEAST_HOLE_BYTES = 1 << 20
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
 
+served_at = ""  # "host:port" where this process gives out its runs; set by ``cluster_runs.serve_runs``
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run file; ``rows`` and ``bytes`` per partition.  Merge ties go by ``order``: (input, split, spill)."""
+    """One run file; ``rows`` and ``bytes`` per partition.  Merge ties go by ``order``: (input, split, spill).
+
+    ``at`` is where a reader on another machine gets it, if it is given out at all.
+    """
 
     path: str
     order: tuple[int, ...]
@@ -42,6 +50,7 @@ class Run:
     bytes: tuple[int, ...]
     index_offset: int
     blocks: int
+    at: str = ""
 
 
 class RunWriter:
@@ -82,6 +91,7 @@ class RunWriter:
             bytes=tuple(self.bytes),
             index_offset=self.offset,
             blocks=len(self.index),
+            at=served_at,
         )
 
     def abort(self) -> None:
@@ -122,10 +132,11 @@ class RunReader:
     def __init__(self, run: Run, partition: int, schema: pa.Schema) -> None:
         self.run, self.schema = run, schema
         self.file = -1
+        self.remote: RemoteRun | None = None
         try:
             self.file = os.open(run.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise _damaged(run, "is gone; its map task has to run again") from None
+        except (FileNotFoundError, PermissionError):
+            self.remote = _open_elsewhere(run)
         try:
             self.index = self._read_index(partition)
         except BaseException:
@@ -198,7 +209,7 @@ class RunReader:
         view = memoryview(data)
         done = 0
         while done < size:
-            got = os.preadv(self.file, [view[done:]], offset + done)
+            got = self._read_into(view[done:], offset + done)
             if got == 0:
                 raise _damaged(
                     self.run,
@@ -207,11 +218,32 @@ class RunReader:
             done += got
         return data
 
+    def _read_into(self, view: memoryview, offset: int) -> int:
+        if self.remote is None:
+            return os.preadv(self.file, [view], offset)
+        try:
+            return self.remote.read_into(view, offset)
+        except OSError as error:
+            raise _damaged(self.run, f"cannot be fetched from {self.run.at}: {error}") from None
+
     def close(self) -> None:
         """Close the file; closing twice is fine."""
+        if self.remote is not None:
+            self.remote.close()
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
+
+
+def _open_elsewhere(run: Run) -> RemoteRun:
+    from mapreduce.cluster_runs import RemoteRun
+
+    if not run.at:
+        raise _damaged(run, "is gone; its map task has to run again")
+    try:
+        return RemoteRun(run.at, run.path)
+    except OSError as error:
+        raise _damaged(run, f"cannot be fetched from {run.at} ({error}); run its map task again") from None
 
 
 def _damaged(run: Run, what: str) -> Damaged:

@@ -234,7 +234,7 @@ class StageProgram:
             with guard, self.opened(task, f"partition {payload}") as available:
                 task.meter.records_in += sum(run.rows[payload] for run in runs)
                 memory_bytes = int(task.memory_bytes * MAP_SHARE)
-                rows = self._reduced(runs, payload, memory_bytes, available, guard)
+                rows = self._reduced(runs, payload, task.scratch, memory_bytes, available, guard)
                 written = self.write(payload, task, rows)
         except Damaged as error:
             for index, made in enumerate(mapped):
@@ -246,10 +246,11 @@ class StageProgram:
         return written
 
     def _reduced(
-        self, runs: list[Run], partition: int, memory_bytes: int, available: dict[str, Any], guard: Guard
-    ) -> Any:
+        self, runs: list[Run], partition: int, folder: str, memory_bytes: int, available: dict[str, Any],
+        guard: Guard,
+    ) -> Any:  # fmt: skip
         assert self.shuffle is not None
-        merged = merge(runs, partition, self.shuffle, memory_bytes, with_input=self.is_tagged)
+        merged = merge(runs, partition, self.shuffle, memory_bytes, with_input=self.is_tagged, folder=folder)
         return self.reduced(merged, available, guard)
 
     @property

@@ -39,6 +39,7 @@ _FINAL_ERRORS = (BadJob, BadKey, BadValue, BadInput, MissingInput, OutputExists)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _FINAL_ERRNOS = (*_DISK_FULL, errno.EROFS, errno.EACCES, errno.EPERM)
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PRINTED_BYTES = 1 << 16
 _CLEAR_PEAK = b"5"  # proc(5), /proc/pid/clear_refs: resets VmHWM
 
 
@@ -156,6 +157,8 @@ class _Worker:
         self.memory_bytes: int = settings["memory_bytes"]
         self.watchdog_bytes: int = settings["watchdog_bytes"]
         self.heartbeat_s: float = settings["heartbeat_s"]
+        log = settings.get("log")  # of a worker on another machine: what it prints has to travel
+        self.log = -1 if log is None else os.open(log, os.O_RDONLY | os.O_CLOEXEC)
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.sending = threading.Lock()
         self.current: tuple[int, TaskInfo] | None = None
@@ -189,7 +192,13 @@ class _Worker:
                 self.watch_memory(stage, task)
                 message = ("beat", stage, (task.kind, task.index), task.attempt, task.used())
             with contextlib.suppress(OSError):
+                self.send_printed()
                 self.send(message)
+
+    def send_printed(self) -> None:
+        """Send what this process has printed since the last call, if it prints on another machine than the pool's."""
+        while self.log >= 0 and (printed := os.read(self.log, _PRINTED_BYTES)):
+            self.send(("printed", printed))
 
     def watch_memory(self, stage: int, task: TaskInfo) -> None:
         peak = peak_memory_bytes()
@@ -222,6 +231,8 @@ class _Worker:
                     self.map_results[index] = (attempt, pickle.loads(result))
             elif message[0] == "task":
                 self.run_task(*message[1:])
+            elif message[0] == "forget":  # what the maps of a stage left on this disk
+                shutil.rmtree(os.path.join(self.folder, f"stage-{message[1]}"), ignore_errors=True)
 
     def run_task(self, kind: str, index: int, attempt: int, payload: bytes, maps: int, keep: bool) -> None:
         folder = os.path.join(self.folder, f"stage-{self.stage}", f"{kind}-{index:05d}-{attempt}")
@@ -261,6 +272,7 @@ class _Worker:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
+        self.send_printed()
         if failure is not None or not keep:
             shutil.rmtree(folder, ignore_errors=True)
         used = {
@@ -284,8 +296,16 @@ def _pickle_result(answer: Any) -> bytes:
         return pickle_by_value(answer)
 
 
-def main(descriptor: int) -> None:
-    """Serve the pool at the other end of this socket until it is gone."""
+def _end_with(leash: int, folder: str) -> None:
+    """Wait until the other end of a pipe is closed, then end the whole process group, and leave nothing behind."""
+    with contextlib.suppress(OSError):
+        os.read(leash, 1)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)
+
+
+def main(descriptor: int, leash: int = -1) -> None:
+    """Serve the pool at the other end of this socket until it is gone, or until that of the pipe ``leash`` is."""
     os.set_inheritable(descriptor, False)
     faulthandler.enable()  # a crash in C code leaves its Python stack in the worker's log
     for stream in (sys.stdout, sys.stderr):
@@ -295,6 +315,9 @@ def main(descriptor: int) -> None:
         settings = receive_frame(connection)
     except (EOFError, OSError):
         return
+    if leash >= 0:
+        os.set_inheritable(leash, False)
+        threading.Thread(target=_end_with, args=(leash, settings["disk"]), daemon=True, name="leash").start()
     worker = _Worker(connection, settings)
     threading.Thread(target=worker.receive_forever, daemon=True, name="receive").start()
     put_off_pandas()
@@ -302,6 +325,10 @@ def main(descriptor: int) -> None:
     for module in settings["preload"]:
         __import__(module)
     put_off_pandas()
+    if "serve" in settings:
+        from .cluster_runs import serve_runs
+
+        serve_runs(settings["serve"], settings["token"], settings["folder"])
     gc.freeze()
     gc.enable()
     if "pyarrow" in sys.modules:
