@@ -107,6 +107,7 @@ def list_files(source: Source) -> list[InputFile]:
     if source.delimiter != b"\n" and files[0].format != "text":
         raise BadJob(
             f"{files[0].url} is {files[0].format}: a record delimiter is for text only, leave it out"
+            + ("; what separates fields is said by --format 'csv:sep=;'" if files[0].format == "csv" else "")
         )
     return files
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Size, split_parameters
+from .options import INPUT_FORMAT, Size, split_parameters
 
 if TYPE_CHECKING:
     from jobs.report.model import Comparison
@@ -40,10 +40,7 @@ if TYPE_CHECKING:
 )
 @click.option("--cache", type=Size(), help="The graph keeps at most so much between rounds.")
 @click.option("--baseline/--no-baseline", default=True, help="Also run it in one thread.", show_default=True)
-@click.option(
-    "--format", "input_format", type=click.Choice(["text", "csv", "jsonl", "parquet", "arrow", "raw"]),
-    help="Of the input. [default: by file name]",
-)  # fmt: skip
+@click.option("--format", "input_format", type=INPUT_FORMAT, help="Of the input. [default: by file name]")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def compare(
     job: str,

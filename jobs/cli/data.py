@@ -6,12 +6,12 @@ import click
 
 from jobs.sizes import format_size
 
-from .options import Size
+from .options import FormatName, Size
 
 # As in jobs.generate, which is not imported here so that `--help` does not load numpy; a test compares them.
 KINDS = ("text", "records", "logs", "points", "graph")
 LINES = ("fixed", "variable")
-FORMATS = ("text", "csv", "jsonl", "parquet", "arrow", "records")
+FORMAT = FormatName("text", "csv", "tsv", "jsonl", "parquet", "arrow", "records")
 
 
 @click.command()
@@ -79,7 +79,7 @@ def generate(
 @click.option(
     "--key", metavar="KEY", help="Sorted by field 1, 2, ... of each line, or by columns (a,b) of each row."
 )
-@click.option("--format", type=click.Choice(FORMATS), help="Of both sides. [default: by the names]")
+@click.option("--format", type=FORMAT, help="Of both sides. [default: by the names]")
 @click.option("--separator", help="What separates fields. [default: blanks and tabs]")
 @click.option("--numeric", is_flag=True, help="Sorted by number.")
 @click.option("--descending", is_flag=True, help="Sorted from the greatest to the least.")

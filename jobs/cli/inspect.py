@@ -11,7 +11,7 @@ import click
 
 from jobs.sizes import format_size
 
-from .options import Size, split_parameters
+from .options import INPUT_FORMAT, Size, split_parameters
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,10 +41,7 @@ def jobs() -> None:
 @click.option("--workers", type=click.IntRange(min=1), help="Worker processes. [default: cores]")
 @click.option("--partitions", type=click.IntRange(min=1), help="Reduce tasks of stages that do not say.")
 @click.option("--split-size", type=Size(), default="64MiB", show_default=True, help="Input of one map task.")
-@click.option(
-    "--format", "input_format", type=click.Choice(["text", "csv", "jsonl", "parquet", "arrow", "raw"]),
-    help="Of the input. [default: by file name]",
-)  # fmt: skip
+@click.option("--format", "input_format", type=INPUT_FORMAT, help="Of the input. [default: by file name]")
 @click.option(
     "--engine", type=click.Choice(["mapreduce", "dag"]), default="mapreduce", show_default=True,
     help="Stages through the store, or one graph: rewrites, work, span, memory.",

@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from jobs.sizes import parse_size
+from mapreduce.errors import BadJob
+from mapreduce.formats import parse_format
 
 
 class Size(click.ParamType[int]):
@@ -21,6 +23,29 @@ class Size(click.ParamType[int]):
             return parse_size(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class FormatName(click.ParamType[str]):
+    """The name of a file format, one of ``known``, such as ``csv`` or ``csv:sep=;``."""
+
+    name = "format"
+
+    def __init__(self, *known: str) -> None:
+        self.known = known
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return f"[{'|'.join(self.known)}|csv:sep=CHAR]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            parse_format(value, self.known)
+        except BadJob as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+INPUT_FORMAT = FormatName("text", "csv", "tsv", "jsonl", "parquet", "arrow", "raw")
+OUTPUT_FORMAT = FormatName("text", "csv", "tsv", "jsonl", "parquet", "arrow")
 
 
 def split_parameters(given: tuple[str, ...], option: str = "-p") -> dict[str, str]:

@@ -16,7 +16,7 @@ import click
 
 from jobs.sizes import format_size
 
-from .options import Size, split_parameters
+from .options import INPUT_FORMAT, OUTPUT_FORMAT, Size, split_parameters
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,14 +42,8 @@ if TYPE_CHECKING:
 @click.option("--split-size", type=Size(), default="64MiB", show_default=True, help="Input of one map task.")
 @click.option("--store", default="gfs://", show_default=True, help="Where intermediates go; any fsspec URL.")
 @click.option("--replication", type=click.IntRange(min=1), help="Copies of each chunk in a gfs:// store.")
-@click.option(
-    "--format", "input_format", type=click.Choice(["text", "csv", "jsonl", "parquet", "arrow", "raw"]),
-    help="Of the input. [default: by file name]",
-)  # fmt: skip
-@click.option(
-    "--output-format", type=click.Choice(["text", "csv", "jsonl", "parquet", "arrow"]), default="text",
-    show_default=True,
-)  # fmt: skip
+@click.option("--format", "input_format", type=INPUT_FORMAT, help="Of the input. [default: by file name]")
+@click.option("--output-format", type=OUTPUT_FORMAT, default="text", show_default=True)
 @click.option("--compression", type=click.Choice(["gzip", "bz2", "zstd"]), help="Of the output's parts.")
 @click.option(
     "--errors", type=click.Choice(["strict", "replace", "surrogateescape", "ignore"]), default="strict",
