@@ -1,8 +1,8 @@
 """What a drawing of a graph shows: boxes for nodes or for families of tasks, and the edges between them.
 
 Above ``limit`` nodes (or four times as many edges), tasks of one family (``count[0]``, ``count[1]``, ...) become one box; where
-that would make a circle, the family is divided by depth.  If that is still too much, the middle of the order becomes one box.  No
-geometry here.
+that would make a circle, the family is divided by depth.  If that is still too much, the middle of the order becomes one box.  Of
+the rounds of a loop (``step``, ``step#2``, ``step#3``, ...) those in the middle can be one box.  No geometry here.
 """
 
 from __future__ import annotations
@@ -55,9 +55,14 @@ class Picture:
     edges: tuple[Edge, ...]
 
 
-def picture_of(graph: Graph, *, limit: int = 300, on_disk: Collection[str] = ()) -> Picture:
-    """Return what to draw of ``graph``; the values of the nodes (or families) named ``on_disk`` go through a disk."""
-    families = _families(graph, limit)
+def picture_of(
+    graph: Graph, *, limit: int = 300, rounds: int | None = None, on_disk: Collection[str] = ()
+) -> Picture:
+    """Return what to draw of ``graph``; the values of the nodes (or families) named ``on_disk`` go through a disk.
+
+    Of more than ``rounds`` rounds of a loop, the third to the last but one are one box; None draws all.
+    """
+    families = _families(graph, limit, rounds)
     number = {node: at for at, nodes in enumerate(families) for node in nodes}
     path = critical_path(graph) if any(node.work_s for node in graph.nodes) else ()
     steps = {(number[source], number[target]) for source, target in itertools.pairwise(path)}
@@ -110,9 +115,42 @@ def family_of(name: str) -> str:
     return re.sub(r"\[\d+\]$", "", name)
 
 
-def _families(graph: Graph, limit: int) -> list[tuple[Node, ...]]:
+def _round_of(node: Node) -> tuple[str, int]:
+    """Return the loop's name and the number of the round: ("step", 3) for ``step#3.map[0]``, 0 if it has none."""
+    match = re.match(r"(.+?)#(\d+)", node.name)
+    return (match[1], int(match[2])) if match else ("", 0)
+
+
+def _folded(graph: Graph, rounds: int) -> list[tuple[Node, ...]] | None:
+    """Return the nodes with the middle rounds of each loop together; None if there are none, or that makes a circle."""
+    last: dict[str, int] = {}
+    for node in graph.nodes:
+        loop, number = _round_of(node)
+        last[loop] = max(last.get(loop, 0), number)
+    middle = {
+        node: loop
+        for node in graph.nodes
+        for loop, number in [_round_of(node)]
+        if last[loop] > rounds and 3 <= number < last[loop]
+    }
+    if not middle:
+        return None
+    for together in (False, True):  # loops that take turns need each other
+        keys: dict[Node, Hashable] = {
+            node: ("rounds", "" if together else middle[node]) if node in middle else node
+            for node in graph.nodes
+        }
+        if not _in_circles(graph, keys):
+            return _ordered(graph, keys)
+    return None
+
+
+def _families(graph: Graph, limit: int, rounds: int | None) -> list[tuple[Node, ...]]:
     if limit < 3:
         raise BadGraph(f"a drawing needs a limit of 3 boxes or more, got {limit}")
+    folded = None if rounds is None else _folded(graph, rounds)
+    if folded is not None and len(folded) <= limit:
+        return folded
     edges = sum(len(users) for users in graph.consumers.values())
     if len(graph) <= limit and edges <= EDGES_PER_BOX * limit:
         return [(node,) for node in graph.nodes]
@@ -188,11 +226,22 @@ def _name(nodes: tuple[Node, ...], families: list[tuple[Node, ...]]) -> str:
         return nodes[0].name
     names = dict.fromkeys(family_of(node.name) for node in nodes)
     if len(names) > 1:
+        loops = [_round_of(node) for node in nodes]
+        if all(number for _, number in loops):
+            called = ", ".join(dict.fromkeys(loop for loop, _ in loops))
+            return f"{called} #{min(loops, key=_second)[1]} to #{max(loops, key=_second)[1]}"
         return f"... {len(names):,} more ..."
     return f"{next(iter(names))} x {len(nodes):,}"
 
 
+def _second(pair: tuple[str, int]) -> int:
+    return pair[1]
+
+
 def _kind(nodes: tuple[Node, ...]) -> str:
+    rounds = {number for _, number in map(_round_of, nodes)}
+    if len(rounds) > 1 and 0 not in rounds:
+        return f"{len(rounds)} rounds"
     kinds = dict.fromkeys(node.op.kind for node in nodes)
     if len(kinds) > 1:
         return f"{len(nodes):,} nodes"

@@ -55,17 +55,24 @@ STYLE = """
 """
 
 
-def draw_svg(graph: Graph, *, title: str = "", limit: int = 300, on_disk: Collection[str] = ()) -> str:
+def draw_svg(
+    graph: Graph,
+    *,
+    title: str = "",
+    limit: int = 300,
+    rounds: int | None = None,
+    on_disk: Collection[str] = (),
+) -> str:
     """Return a picture of ``graph`` as the text of an SVG file, data flowing down.
 
     The critical path is bold if any node says how long it takes.  Above ``limit`` nodes (or four times as many edges), tasks of
-    one name become one box.  The values of nodes (or families of tasks) named ``on_disk`` go through a disk: their edges are
-    dashed, like those from the store to what reads it.
+    one name become one box; of more than ``rounds`` rounds of a loop, the third to the last but one do.  The values of nodes (or
+    families of tasks) named ``on_disk`` go through a disk: their edges are dashed, like those from the store to what reads it.
 
     Raises:
         BadGraph: ``limit`` is below 3.
     """
-    picture = picture_of(graph, limit=limit, on_disk=on_disk)
+    picture = picture_of(graph, limit=limit, rounds=rounds, on_disk=on_disk)
     names = [_shorten(box.name, NAME_CELLS) for box in picture.boxes]
     notes = [_note(box, KIND_CELLS) for box in picture.boxes]
     sizes = [

@@ -9,9 +9,12 @@ from .graph import Graph
 from .units import cells, show_bytes, show_seconds, visible
 
 
-def draw_text(graph: Graph, *, limit: int = 100, on_disk: Collection[str] = ()) -> str:
+def draw_text(
+    graph: Graph, *, limit: int = 100, rounds: int | None = None, on_disk: Collection[str] = ()
+) -> str:
     """Return a drawing for a terminal, inputs first; above ``limit`` nodes (or four times as many
-    edges), tasks of one name share a line.
+    edges), tasks of one name share a line, and of more than ``rounds`` rounds of a loop the third to the last but
+    one do.
 
     A dot is a node, a diamond an output; the rail under it is its value, down to the last line that takes it.  Values of
     nodes named ``on_disk`` are marked.
@@ -27,7 +30,7 @@ def draw_text(graph: Graph, *, limit: int = 100, on_disk: Collection[str] = ()) 
     Raises:
         BadGraph: ``limit`` is below 3.
     """
-    picture = picture_of(graph, limit=limit, on_disk=on_disk)
+    picture = picture_of(graph, limit=limit, rounds=rounds, on_disk=on_disk)
     rails = _rails(picture)
     rows = [("name", "kind", "parts", "bytes", "time", "from"), *_cells(picture)]
     used = [at for at in range(6) if at == 0 or any(row[at] for row in rows[1:])]

@@ -5,35 +5,40 @@ from __future__ import annotations
 import unicodedata
 
 
-def show_bytes(count: int) -> str:
-    """Return ``count`` in decimal units, three digits at most.
+def show_bytes(count: float) -> str:
+    """Return ``count`` in decimal units, with three digits.
 
     >>> show_bytes(999), show_bytes(1_500), show_bytes(64_000_000), show_bytes(999_999)
-    ('999 B', '1.5 kB', '64 MB', '1 MB')
+    ('999 B', '1.50 kB', '64.0 MB', '1.00 MB')
     """
-    if count < 1000:
-        return f"{count} B"
-    value = float(count)
-    for unit in ("kB", "MB", "GB", "TB", "PB"):
-        value /= 1000
+    if count < 999.5:
+        return f"{count:.0f} B"
+    value = count / 1000
+    for unit in ("kB", "MB", "GB", "TB"):
         if value < 999.5:
-            return f"{value:.3g} {unit}"
-    return f"{value / 1000:.3g} EB"
+            return f"{_three_digits(value)} {unit}"
+        value /= 1000
+    return f"{_three_digits(value)} PB"
 
 
 def show_seconds(seconds: float) -> str:
     """Return ``seconds`` with a unit that suits them.
 
-    >>> show_seconds(0.0002), show_seconds(0.068), show_seconds(2.66), show_seconds(75), show_seconds(7300)
-    ('0.2 ms', '68 ms', '2.66 s', '75 s', '122 min')
+    >>> show_seconds(0.0002), show_seconds(0.068), show_seconds(2.66), show_seconds(75), show_seconds(7300), show_seconds(0)
+    ('0.20 ms', '68.0 ms', '2.66 s', '75.0 s', '122 min', '0 s')
     """
-    if seconds < 1e-3:
-        return f"{seconds * 1e3:.2g} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.3g} us"
+    if seconds == 0:
+        return "0 s"
     if seconds < 0.9995:
-        return f"{seconds * 1e3:.3g} ms"
+        return f"{_three_digits(seconds * 1000)} ms"
     if seconds < 600:
-        return f"{seconds:.3g} s"
+        return f"{_three_digits(seconds)} s"
     return f"{seconds / 60:,.0f} min"
+
+
+def _three_digits(value: float) -> str:
+    """Return a value from 1 up to 1000 with three digits; what is smaller has two decimals."""
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 def cells(words: str) -> int:

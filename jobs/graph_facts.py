@@ -11,6 +11,10 @@ from dag.graph import Graph, Node
 from dag.logical import Fused, Read
 from dag.task import stage_of
 from jobs.engine import GraphResult, RanGraph
+from jobs.stage_tasks import planned_bytes
+
+#: More rounds of a loop than this are not drawn one by one.
+ROUNDS = 5
 
 
 def describe_run(result: GraphResult, workers: int) -> dict[str, Any]:
@@ -23,8 +27,8 @@ def describe_run(result: GraphResult, workers: int) -> dict[str, Any]:
     critical = {stage_of(node.name)[0] for node in analysis.critical_path}
     title = f"{result.job}: the graph as it ran"
     return {
-        "svg": draw_svg(whole, title=title),
-        "text": draw_text(whole),
+        "svg": draw_svg(whole, title=title, rounds=ROUNDS),
+        "text": draw_text(whole, rounds=ROUNDS),
         "edges": _edges(whole, critical),
         "parallelism": {
             "work_s": analysis.work_s,
@@ -66,7 +70,7 @@ def planned_by_stage(graphs: Sequence[RanGraph]) -> dict[str, int]:
 
 def _read_bytes(node: Node) -> int:
     ops = [step.op for step in node.op.steps] if isinstance(node.op, Fused) else [node.op]
-    return sum(part.split.bytes for op in ops if isinstance(op, Read) for part in op.parts)
+    return sum(planned_bytes(part) for op in ops if isinstance(op, Read) for part in op.parts)
 
 
 def ready_times(graphs: Sequence[RanGraph], rows: Sequence[Any]) -> list[float]:

@@ -1,6 +1,7 @@
 """Sizes as people write them: ``1GB`` is 10**9 bytes, ``1GiB`` is 2**30.
 
-Letters are decimal as in the SI, an ``i`` makes them binary; nothing is rounded behind the user's back.
+Letters are decimal as in the SI, an ``i`` makes them binary; nothing is rounded behind the user's back.  What is shown is
+decimal, with three digits: kB, MB, GB.  ``dag.units`` has the same rule, and a test holds the two together.
 """
 
 from __future__ import annotations
@@ -34,14 +35,23 @@ def parse_size(text: str) -> int:
 def format_size(size_bytes: float) -> str:
     """Return ``size_bytes`` with three digits and a decimal unit.
 
-    >>> format_size(999), format_size(1_234_567), format_size(10**9)
-    ('999 B', '1.23 MB', '1.00 GB')
+    >>> format_size(999), format_size(1500), format_size(1_234_567), format_size(10**9)
+    ('999 B', '1.50 kB', '1.23 MB', '1.00 GB')
     """
-    if size_bytes < 1000:
+    if size_bytes < 999.5:
         return f"{size_bytes:.0f} B"
-    value, unit = size_bytes / 1000, "K"
+    value, unit = size_bytes / 1000, "k"
     for larger in _UNITS[2:]:
         if value < 999.5:
             break
         value, unit = value / 1000, larger
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}B"
+
+
+def say_count(count: int, noun: str, plural: str = "") -> str:
+    """Return ``count`` with its noun in the right number.
+
+    >>> say_count(1, "map"), say_count(0, "map"), say_count(2500, "copy", "copies")
+    ('1 map', '0 maps', '2,500 copies')
+    """
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

@@ -80,11 +80,11 @@ def test_a_diamond_is_drawn_so_that_its_shape_is_seen() -> None:
 
 def test_a_plan_is_drawn_with_partitions_bytes_and_times() -> None:
     assert draw_text(word_count(), on_disk=["count"]).splitlines() == [
-        "     name   kind                    parts  bytes    time  from",
-        "●    text   read                        4  64 MB  400 ms",
-        "●    words  map                         4  48 MB   1.2 s  text",
-        "●    count  group (kept) (on disk)      3  24 MB  500 ms  words",
-        "◆    out    write                       3   1 MB   10 ms  count",
+        "     name   kind                    parts    bytes     time  from",
+        "●    text   read                        4  64.0 MB   400 ms",
+        "●    words  map                         4  48.0 MB   1.20 s  text",
+        "●    count  group (kept) (on disk)      3  24.0 MB   500 ms  words",
+        "◆    out    write                       3  1.00 MB  10.0 ms  count",
     ]
 
 
@@ -208,7 +208,7 @@ def test_a_value_on_disk_is_dashed_and_the_critical_path_is_bold() -> None:
     assert set(arrows(svg, "disk")) == {("words", "count")}
     assert set(arrows(svg, "hot")) == {("text", "words"), ("words", "count"), ("count", "out")}
     assert ".disk path{stroke:var(--disk);stroke-dasharray" in svg
-    for words in ("in memory", "through the store", "critical path", "4 parts", "64 MB", "kept"):
+    for words in ("in memory", "through the store", "critical path", "4 parts", "64.0 MB", "kept"):
         assert words in svg
     plain = draw_svg(diamond())
     assert "critical path" not in plain
@@ -217,9 +217,9 @@ def test_a_value_on_disk_is_dashed_and_the_critical_path_is_bold() -> None:
 
 def test_bytes_stand_on_the_edges_and_the_parts_of_a_value_are_said_to_be_for_each() -> None:
     svg = draw_svg(expand(word_count()))
-    assert svg.count(">2 MB each<") == 4
-    assert svg.count(">12 MB<") == 4
-    assert "count.split[0] to count[2], 2 MB" in svg
+    assert svg.count(">2.00 MB each<") == 4
+    assert svg.count(">12.0 MB<") == 4
+    assert "count.split[0] to count[2], 2.00 MB" in svg
 
 
 def test_a_picture_points_to_nothing_outside_itself_and_has_no_identifiers() -> None:
@@ -245,7 +245,7 @@ def test_tasks_of_one_family_share_a_box_when_there_are_too_many() -> None:
     assert len(tasks) == 3 * 400 + 2 * 64
     svg = draw_svg(tasks)
     assert set(frames(svg)) == {"text x 400", "words x 400", "count.split x 400", "count x 64", "out x 64"}
-    assert "words x 400 to count.split x 400, 48 MB" in svg
+    assert "words x 400 to count.split x 400, 48.0 MB" in svg
     assert len(arrows(svg)) == 4
     assert draw_text(tasks).count("\n") == 5
 
@@ -293,7 +293,7 @@ def test_a_shuffle_of_many_pieces_is_collapsed_with_its_bytes() -> None:
         Node(name=f"merge[{to}]", op=NOTHING, inputs=tuple(Part(split, to) for split in splits))
         for to in range(7)
     ]
-    assert "split x 300 to merge x 7, 30 kB" in draw_svg(Graph(tuple(merges)))
+    assert "split x 300 to merge x 7, 30.0 kB" in draw_svg(Graph(tuple(merges)))
 
 
 def test_a_drawing_does_not_depend_on_how_strings_are_hashed() -> None:

@@ -283,7 +283,7 @@ def test_a_plan_that_cannot_fit_is_refused_with_numbers_before_anything_runs() -
         with pytest.raises(TooLarge) as caught:
             session.run(graph)
         assert session.rows == []
-    for said in ("needs 10 MB", "has 9 MB", "part[3] 4 MB, part[2] 3 MB, part[1] 2 MB"):
+    for said in ("needs 10.0 MB", "has 9.00 MB", "part[3] 4.00 MB, part[2] 3.00 MB, part[1] 2.00 MB"):
         assert said in str(caught.value)
     with Session(workers=1, memory_bytes=10_000_000) as session:
         assert session.run(graph) == [0]
@@ -294,7 +294,7 @@ def test_values_that_turn_out_larger_than_expected_end_the_run() -> None:
     graph = Graph((node("join", lambda *values: 0, *parts),))
     with Session(workers=1, memory_bytes=4_500_000) as session:
         with pytest.raises(
-            TooLarge, match=r"5 MB of values are alive after part\[4\], and the graph has 4.5 MB"
+            TooLarge, match=r"5.00 MB of values are alive after part\[4\], and the graph has 4.50 MB"
         ):
             session.run(graph)
         assert len(session.rows) == 5

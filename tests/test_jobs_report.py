@@ -20,7 +20,7 @@ import pytest
 from example_comparison import make_comparison
 
 from jobs.cli import main
-from jobs.report import tables
+from jobs.report import sentences, tables
 from jobs.report.combine import combine
 from jobs.report.derive import (
     barrier_wait_s,
@@ -139,17 +139,17 @@ def test_the_json_is_what_its_schema_file_says_and_the_file_is_up_to_date() -> N
     plain["engines"][0]["engine"] = "spark"
     plain["engines"][0]["breakdown"]["sleep"] = 1
     plain["output_bytes"] = "many"
-    plain["schema_version"] = 2
+    plain["schema_version"] = 3
     plain["colour"] = "red"
     assert len(list(validate(plain, schema, schema["$defs"]))) == 6
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 1, "2", None])
 def test_another_schema_version_is_refused_in_one_line(version: object) -> None:
     plain = json.loads(to_json(comparison()))
     plain["schema_version"] = version
     with pytest.raises(
-        BadInput, match=f"^b.json: schema version {version!r}, this mr reads version 1; [^\n]*$"
+        BadInput, match=f"^b.json: schema version {version!r}, this mr reads version 2; [^\n]*$"
     ):
         from_json(json.dumps(plain), "b.json")
 
@@ -231,13 +231,21 @@ def test_noise_decides_where_intervals_overlap_and_never_between_equal_exact_num
 
 def test_a_difference_within_the_noise_is_not_claimed() -> None:
     close = comparison(engine("mapreduce", 1.0, 1.3, 1.1), engine("dag", 0.9, 1.05, 1.0))
-    assert say_headline(close) == "No difference in time that the noise would let one see"
-    row = next(row for row in tables.score_table(close).rows if row[0].text == "wall time")
+    assert say_headline(close) == "Too noisy to say whether DAG or MapReduce is faster"
+    assert "1.00 s (900 ms to 1.05 s) against 1.10 s (1.00 to 1.30 s), " in say_verdict(close)
+    row = next(row for row in tables.score_tables(close)[0].table.rows if row[0].text == "wall time")
     assert (row[-1].text, row[-1].marked) == ("decides", True)
     apart = comparison(engine("mapreduce", 3.0, 3.3, 3.1), engine("dag", 0.9, 1.05, 1.0))
     assert say_headline(apart) == "DAG is 3.1× faster than MapReduce"
     slower = comparison(engine("mapreduce", 1.0), engine("dag", 2.5))
     assert say_headline(slower) == "DAG is 2.5× slower than MapReduce"
+    alike = comparison(engine("mapreduce", 1.0, 1.3, 1.02), engine("dag", 0.9, 1.05, 1.0))
+    assert say_headline(alike) == "DAG and MapReduce are equally fast"
+    assert (
+        say_headline(comparison(engine("mapreduce", 1.0), engine("dag", 1.0)))
+        == "DAG and MapReduce are equally fast"
+    )
+    assert say_headline(comparison(engine("mapreduce", 0.0), engine("dag", 1.0))) == "Too fast to measure"
 
 
 def test_the_verdict_names_times_bytes_memory_and_the_outputs() -> None:
@@ -253,8 +261,39 @@ def test_the_verdict_names_times_bytes_memory_and_the_outputs() -> None:
     made = comparison(engine("mapreduce", runs=(slow,)), engine("dag", runs=(fast,)))
     assert say_verdict(made) == (
         "DAG is 3.0× faster than MapReduce: 2.00 s instead of 6.00 s, reading and writing 3.0× fewer bytes"
-        " (1.00 GB instead of 3.00 GB) with 3.0× the peak memory; outputs are identical (sha256 abababababab)."
+        " (1.00 GB instead of 3.00 GB) and taking 3.0× as much memory (300 MB instead of 100 MB at the peak);"
+        " outputs are identical (sha256 abababababab)."
     )
+
+
+@pytest.mark.parametrize(
+    ("files", "memory", "said"),
+    [
+        (
+            (300, 100), (900, 100),
+            "reading and writing 3.0× fewer bytes (100 B instead of 300 B)"
+            " and taking 9.0× less memory (100 B instead of 900 B at the peak);",
+        ),
+        (
+            (100, 300), (100, 103),
+            "reading and writing 3.0× as many bytes (300 B instead of 100 B)"
+            " and taking about as much memory (103 B instead of 100 B at the peak);",
+        ),
+        ((100, 103), (0, 103), "reading and writing about as much (103 B instead of 100 B);"),
+        ((100, 100), (100, 200), "reading and writing the same 100 B and taking 2.0× as much memory"),
+        ((100, 0), (100, 200), "reading and writing 0 B instead of 100 B and taking"),
+    ],
+)  # fmt: skip
+def test_bytes_and_memory_are_said_as_one_would_say_them_whoever_has_more(
+    files: tuple[int, int], memory: tuple[int, int], said: str
+) -> None:
+    runs = [
+        Run(wall_s=1.0, cpu_s=1.0, input_bytes=f, peak_memory_bytes=m)
+        for f, m in zip(files, memory, strict=True)
+    ]
+    for walls in ((1.0, 3.0), (3.0, 1.0)):  # also where the slower way takes less
+        slow, fast = (replace(run, wall_s=wall) for run, wall in zip(runs, walls, strict=True))
+        assert said in say_verdict(comparison(engine("mapreduce", runs=(slow,)), engine("dag", runs=(fast,))))
 
 
 def test_one_byte_too_many_is_found_and_named() -> None:
@@ -285,8 +324,8 @@ def test_one_byte_too_many_in_one_of_many_stages_reaches_every_form_of_the_repor
     injected = replace(exact, engines=(replace(engines[0], stages=tuple(stages)), *engines[1:]))
     for text in (to_html(injected), to_markdown(injected)):
         assert (
-            "22 of 23 stages agree with the model to the byte; MapReduce, gradient[7]: +1 byte"
-            in text.replace("\\", "")
+            "All 23 stages agree with the model within 0.01%, 22 of them to the byte;"
+            " furthest off is MapReduce, gradient[7]: +1 byte." in text.replace("\\", "")
         )
 
 
@@ -471,18 +510,20 @@ def test_markdown_says_in_its_tables_and_sentences_what_the_page_says() -> None:
     plain = to_markdown(made).replace("\\", "")
     page = to_html(made)
     for table in (
-        tables.score_table(made), tables.time_table(made), tables.edge_table(made), tables.run_table(made),
-        tables.parallelism_table(made), tables.environment_table(made),
+        *(each.table for each in tables.score_tables(made)), tables.time_table(made), tables.edge_table(made),
+        tables.run_table(made), tables.parallelism_table(made), tables.environment_table(made),
         *(tables.stage_table(made, each) for each in made.engines),
     ):  # fmt: skip
         for row in table.rows:
             assert f"| {' | '.join(_markdown(cell) for cell in row)} |".replace("\\", "") in plain
-    sentences = [
-        tables.say_amplification(made), tables.say_deviations(made), tables.say_without_io(made), tables.say_barriers(made),
-        tables.say_cost(made), tables.say_rounds(made), tables.NOISE_RULE, tables.MODEL_RULE, tables.IO_RULE,
-        made.command, *made.warnings, say_headline(made),
+    said = [
+        *(say(made) for say in (
+            sentences.say_amplification, sentences.say_deviations, sentences.say_without_io, sentences.say_barriers,
+            sentences.say_cost, sentences.say_rounds, say_headline,
+        )),
+        sentences.NOISE_RULE, sentences.MODEL_RULE, sentences.IO_RULE, made.command, *made.warnings,
     ]  # fmt: skip
-    for sentence in sentences:
+    for sentence in said:
         assert sentence
         assert sentence in plain
         assert sentence in page
@@ -576,6 +617,21 @@ def test_two_comparisons_become_one_only_for_equal_work() -> None:
     assert both.versions["dask"] == "2026.8.0 (a); 2027.1.0 (b)"
     assert both.versions["numpy"] == "2.4.6"
     assert from_json(to_json(both)) == both
+    assert say_headline(both) == "DAG is equally fast in a and in b"
+    assert "DAG is 13× faster than MapReduce in a and 13× faster than MapReduce in b" in say_verdict(both)
+    quick = replace(
+        two,
+        engines=tuple(
+            replace(e, runs=tuple(replace(r, wall_s=r.wall_s / 4) for r in e.runs)) for e in two.engines
+        ),
+    )
+    faster = say_headline(combine([one, quick], ["before", "after"]))
+    assert re.fullmatch(r"DAG is [34]\.\d× faster in after than in before", faster)
+    slower = say_headline(combine([quick, one], ["fast", "slow"]))
+    assert re.fullmatch(r"DAG is [34]\.\d× slower in slow than in fast", slower)
+    for each in tables.score_tables(both):  # a column for each file, not for each way of each file
+        assert each.table.head == ("", "a", "b", "a / b", "noise")
+    assert [each.title for each in tables.score_tables(both)] == [e.label for e in one.engines]
     assert Page(to_html(both)).ids == list(SECTIONS)
     assert combine([one], ["a"]) is one
     with pytest.raises(BadInput, match="b: output sha256 is"):
@@ -615,11 +671,11 @@ def test_the_command_draws_files_again_in_every_form_and_runs_nothing(
         assert Path("r.json").read_text() == to_json(wanted)
         assert Path("t.json").read_text() == to_trace(wanted)
         assert "DAG is 13× faster than MapReduce" in " ".join(capsys.readouterr().out.split())
-    Path("c.json").write_text(to_json(two).replace('"schema_version": 1', '"schema_version": 9'))
+    Path("c.json").write_text(to_json(two).replace('"schema_version": 2', '"schema_version": 9'))
     with pytest.raises(SystemExit) as ended:
         main(["compare", "a.json", "c.json"])
     assert ended.value.code == 1
-    assert capsys.readouterr().err.startswith("mr: c.json: schema version 9, this mr reads version 1")
+    assert capsys.readouterr().err.startswith("mr: c.json: schema version 9, this mr reads version 2")
 
 
 def test_the_package_carries_every_file_that_the_report_needs() -> None:

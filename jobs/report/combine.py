@@ -11,7 +11,7 @@ from .model import Comparison
 
 
 def combine(comparisons: Sequence[Comparison], names: Sequence[str]) -> Comparison:
-    """Return one comparison with the engines of all; the verdict, the drawing and the rewrites are the first one's.
+    """Return one comparison with the engines of all; the drawing, its shape and the rewrites are the first one's.
 
     ``names`` tell them apart in labels, as in "DAG (after)".
 
@@ -36,7 +36,7 @@ def combine(comparisons: Sequence[Comparison], names: Sequence[str]) -> Comparis
     return replace(
         first,
         engines=tuple(
-            replace(engine, label=f"{engine.label} ({name})")
+            replace(engine, label=f"{engine.label} ({name})", source=name)
             for name, each in zip(names, comparisons, strict=True)
             for engine in each.engines
         ),

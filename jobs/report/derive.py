@@ -60,6 +60,37 @@ def noise_decides(one: Spread, other: Spread) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pair:
+    """What the verdict speaks of: MapReduce and the graph as one file has them; ``source`` is empty if there is one only."""
+
+    source: str
+    mapreduce: Engine
+    dag: Engine
+
+
+def sources(comparison: Comparison) -> tuple[str, ...]:
+    """Return the names of the files that a comparison is drawn from; one empty name if it is as it was measured."""
+    return tuple(dict.fromkeys(engine.source for engine in comparison.engines))
+
+
+def pairs(comparison: Comparison) -> tuple[Pair, ...]:
+    """Return the first MapReduce and the first graph of each file."""
+
+    def first(kind: str, source: str) -> Engine:
+        return next(e for e in comparison.engines if e.engine == kind and e.source == source)
+
+    return tuple(
+        Pair(source=source, mapreduce=first("mapreduce", source), dag=first("dag", source))
+        for source in sources(comparison)
+    )
+
+
+def shown_engines(comparison: Comparison) -> tuple[Engine, ...]:
+    """Return the engines of all pairs, which the pictures show."""
+    return tuple(engine for pair in pairs(comparison) for engine in (pair.mapreduce, pair.dag))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Metric:
     """One row of the scoreboard: ``unit`` is "s", "bytes" or "count"."""
 
@@ -104,7 +135,7 @@ METRICS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A metric of every engine, in their order; ``ratio`` is MapReduce over DAG, None where the DAG has none of it."""
+    """A metric of some engines, in their order; ``ratio`` is one over the other, None where the other has none of it."""
 
     metric: Metric
     spreads: tuple[Spread, ...]
@@ -112,14 +143,14 @@ class Score:
     noise: bool
 
 
-def scoreboard(comparison: Comparison) -> tuple[Score, ...]:
-    """Return the rows of the scoreboard."""
-    return tuple(_score(comparison, metric) for metric in METRICS)
+def scoreboard(engines: Sequence[Engine], one: Engine, other: Engine) -> tuple[Score, ...]:
+    """Return the rows of the scoreboard of ``engines``; ratio and noise are those of two of them."""
+    return tuple(_score(metric, engines, one, other) for metric in METRICS)
 
 
-def _score(comparison: Comparison, metric: Metric) -> Score:
-    of = {engine.label: spread([metric.value(run) for run in engine.runs]) for engine in comparison.engines}
-    left, right = of[comparison.mapreduce.label], of[comparison.dag.label]
+def _score(metric: Metric, engines: Sequence[Engine], one: Engine, other: Engine) -> Score:
+    of = {engine.label: spread([metric.value(run) for run in engine.runs]) for engine in engines}
+    left, right = of[one.label], of[other.label]
     ratio = 1.0 if left.median == right.median else left.median / right.median if right.median else None
     return Score(metric=metric, spreads=tuple(of.values()), ratio=ratio, noise=noise_decides(left, right))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
@@ -18,9 +18,9 @@ from markupsafe import Markup
 
 from mapreduce.errors import BadInput
 
-from ..sizes import format_size
-from . import tables, words
-from .derive import METRICS, account, difference, spread, sum_bytes
+from ..sizes import format_size, say_count
+from . import sentences, tables, words
+from .derive import METRICS, account, difference, shown_engines, sources, spread, sum_bytes
 from .model import PARTS, Comparison, Engine, Stage
 from .pictures import (
     Piece,
@@ -63,34 +63,41 @@ def _template() -> jinja2.Template:
 
 
 def _shown(comparison: Comparison) -> dict[str, Any]:
-    pair = (comparison.mapreduce, comparison.dag)
+    pair = shown_engines(comparison)
     memory_end = max((sample.at_s for engine in pair for sample in engine.memory), default=0.0)
     found = comparison.parallelism
+    files = sources(comparison)
+    style = {engine.label: style_of(engine, files) for engine in comparison.engines}
     return {
         "comparison": comparison,
-        "styles": {engine.label: engine.engine for engine in comparison.engines},
+        "styles": style,
+        "kinds": _legend_of_pairs(comparison, style),
+        "of_first": f", in {files[0]}" if len(files) > 1 else "",
         "subject": words.say_subject(comparison),
         "headline": words.say_headline(comparison),
         "verdict": words.say_details(comparison),
         "tiles": [_tile(comparison, name) for name in ("wall time", "through files, all", "CPU time", "peak memory")],
-        "scores": tables.score_table(comparison),
-        "cost": tables.say_cost(comparison),
-        "noise_rule": tables.NOISE_RULE,
+        "scores": tables.score_tables(comparison),
+        "scheduler": words.say_scheduler(comparison),
+        "cost": sentences.say_cost(comparison),
+        "noise_rule": sentences.NOISE_RULE,
         "runs": tables.run_table(comparison),
-        "amplified": tables.say_amplification(comparison),
-        "deviations": tables.say_deviations(comparison),
+        "amplified": sentences.say_amplification(comparison),
+        "deviations": sentences.say_deviations(comparison),
         "sums": _sums(comparison),
         "waterfalls": _waterfalls(comparison),
-        "model_rule": tables.MODEL_RULE,
-        "without_io": tables.say_without_io(comparison),
-        "io_rule": tables.IO_RULE,
+        "model_rule": sentences.MODEL_RULE,
+        "without_io": sentences.say_without_io(comparison),
+        "io_rule": sentences.IO_RULE,
         "part_legend": [(part, words.PART_WORDS[part]) for part in PARTS],
         "time_bars": _time_bars(comparison),
         "times": tables.time_table(comparison),
-        "barriers": tables.say_barriers(comparison),
-        "timelines": _timelines(pair),
-        "rounds": tables.say_rounds(comparison),
-        "round_columns": draw_columns([(each.engine, each.label, each.iterations_s) for each in pair]),
+        "barriers": sentences.say_barriers(comparison),
+        "timelines": _timelines(pair, style),
+        "rounds": sentences.say_rounds(comparison),
+        "round_columns": draw_columns(
+            [(style[each.label], each.label, each.iterations_s) for each in pair if each.iterations_s]
+        ),
         "drawing": checked_svg(comparison.drawing.svg),
         "edges": tables.edge_table(comparison),
         "parallelism": tables.parallelism_table(comparison),
@@ -98,13 +105,28 @@ def _shown(comparison: Comparison) -> dict[str, Any]:
         "width": draw_width(found.width, found.workers) if found and found.width else "",
         "width_axis": draw_axis(max((m.at_s for m in found.width), default=0.0)) if found else "",
         "memory": draw_memory(
-            [(each.engine, each.label, each.memory) for each in pair if each.memory], memory_end,
+            [(style[each.label], each.label, each.memory) for each in pair if each.memory], memory_end,
             comparison.memory_limit_bytes,
         ) if memory_end else "",
         "memory_axis": draw_axis(memory_end) if memory_end else "",
-        "memory_legend": [(each.engine, f"{each.label}, all workers together") for each in pair if each.memory],
+        "memory_legend": [(style[each.label], f"{each.label}, all workers together") for each in pair if each.memory],
         "environment": tables.environment_table(comparison),
     }  # fmt: skip
+
+
+def style_of(engine: Engine, files: Sequence[str]) -> str:
+    """Return the class of an engine's shapes: its kind, lighter if it comes from a later one of several files."""
+    return f"{engine.engine} later" if engine.source != files[0] else engine.engine
+
+
+def _legend_of_pairs(comparison: Comparison, style: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the legend of pictures that show the pairs: the two engines, or both of each file."""
+    several = len(sources(comparison)) > 1
+    names = {"mapreduce": "MapReduce", "dag": "DAG"}
+    return [
+        (style[each.label], each.label if several else names[each.engine])
+        for each in shown_engines(comparison)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,15 +142,16 @@ class Bar:
 
 def _tile(comparison: Comparison, name: str) -> dict[str, Any]:
     metric = next(each for each in METRICS if each.name == name)
-    pair = (comparison.mapreduce, comparison.dag)
+    pair = shown_engines(comparison)
     values = [spread([metric.value(run) for run in engine.runs]).median for engine in pair]
     full = max(values)
+    files = sources(comparison)
     return {
         "name": {"through files, all": "bytes through files"}.get(name, name),
         "rows": [
             Bar(
-                label=engine.label, style=engine.engine, text=words.say(value, metric.unit),
-                bar=draw_bar([Piece(style=engine.engine, value=value, title="")], full, 6),
+                label=engine.label, style=style_of(engine, files), text=words.say(value, metric.unit),
+                bar=draw_bar([Piece(style=style_of(engine, files), value=value, title="")], full, 6),
             )
             for engine, value in zip(pair, values, strict=True)
         ],
@@ -148,7 +171,7 @@ class Waterfall:
 
 def _waterfalls(comparison: Comparison) -> list[Waterfall]:
     """Return the two that the verdict speaks of stage by stage on one scale, the others as tables."""
-    pair = (comparison.mapreduce, comparison.dag)
+    pair = shown_engines(comparison)
     full = max((stage.measured.total for engine in pair for stage in engine.stages), default=0)
     return [
         _waterfall(comparison, engine, full, engine in pair) for engine in comparison.engines if engine.stages
@@ -162,12 +185,12 @@ def _waterfall(comparison: Comparison, engine: Engine, full: int, with_bars: boo
         left_out.append(f"the first {MOST_BARS} of {len(touching)} stages that touch files")
     if dry := len(engine.stages) - len(touching):
         left_out.append(
-            f"{dry} stage{'s' if dry > 1 else ''} left out that touch{'' if dry > 1 else 'es'} no file"
+            f"{say_count(dry, 'stage')} left out that {'touch' if dry > 1 else 'touches'} no file"
         )
     more = "; ".join(left_out)
     return Waterfall(
         label=engine.label,
-        style=engine.engine,
+        style=style_of(engine, sources(comparison)),
         rows=[_stage_bar(stage, full) for stage in touching[:MOST_BARS]] if with_bars else [],
         more=f"{more[0].upper()}{more[1:]}." if more else "",
         table=tables.stage_table(comparison, engine),
@@ -176,6 +199,7 @@ def _waterfall(comparison: Comparison, engine: Engine, full: int, with_bars: boo
 
 def _sums(comparison: Comparison) -> list[Bar]:
     engines = [engine for engine in comparison.engines if engine.stages]
+    files = sources(comparison)
     sums = [
         Stage(
             name=engine.label,
@@ -187,7 +211,7 @@ def _sums(comparison: Comparison) -> list[Bar]:
     ]
     full = max((each.measured.total for each in sums), default=0)
     return [
-        replace(_stage_bar(each, full, 22), style=engine.engine)
+        replace(_stage_bar(each, full, 22), style=style_of(engine, files))
         for engine, each in zip(engines, sums, strict=True)
     ]
 
@@ -204,19 +228,21 @@ def _stage_bar(stage: Stage, full: int, height_px: int = 11) -> Bar:
             ("output", "output", measured.output_bytes),
         )
     ]
+    # A difference that is not marked stands in the table; here it would look like an error.
     said = format_size(measured.total)
     return Bar(
         label=stage.name, style="", bar=draw_bar(pieces, full, height_px),
-        text=f"{said}, {found.words}" if found.extra_bytes else said, marked=found.marked,
+        text=f"{said}, {found.words}" if found.marked else said, marked=found.marked,
     )  # fmt: skip
 
 
 def _time_bars(comparison: Comparison) -> list[Bar]:
     engines = tables.timed(comparison)
+    files = sources(comparison)
     full = max((account(engine).total_s for engine in engines), default=0.0)
     return [
         Bar(
-            label=engine.label, style=engine.engine, text=f"{words.say_seconds(engine.run.wall_s)} × {engine.workers}",
+            label=engine.label, style=style_of(engine, files), text=f"{words.say_seconds(engine.run.wall_s)} × {engine.workers}",
             bar=draw_bar(
                 [
                     Piece(style=part, value=value, title=f"{engine.label}, {words.PART_WORDS[part]}: {words.say_seconds(value)}")
@@ -240,15 +266,15 @@ class Lanes:
     axis: Markup | str
 
 
-def _timelines(pair: Sequence[Engine]) -> list[Lanes]:
+def _timelines(pair: Sequence[Engine], style: Mapping[str, str]) -> list[Lanes]:
     drawn = [engine for engine in pair if engine.attempts]
     span = max((_end_of(engine) for engine in drawn), default=0.0)
     if not span:
         return []
     made = [
         Lanes(
-            label=engine.label, small=words.say_seconds(engine.run.wall_s), style=engine.engine,
-            picture=draw_timeline(engine, span, engine.engine), axis=draw_axis(span) if engine is drawn[-1] else "",
+            label=engine.label, small=words.say_seconds(engine.run.wall_s), style=style[engine.label],
+            picture=draw_timeline(engine, span, style[engine.label]), axis=draw_axis(span) if engine is drawn[-1] else "",
         )
         for engine in drawn
     ]  # fmt: skip
@@ -257,8 +283,8 @@ def _timelines(pair: Sequence[Engine]) -> list[Lanes]:
         if own < ENLARGE_BELOW * span:
             made.append(
                 Lanes(
-                    label=engine.label, small=f"the same, drawn {words.say_ratio(span / own)} as wide", style=engine.engine,
-                    picture=draw_timeline(engine, own, engine.engine), axis=draw_axis(own),
+                    label=engine.label, small=f"the same, drawn {words.say_ratio(span / own)} as wide", style=style[engine.label],
+                    picture=draw_timeline(engine, own, style[engine.label]), axis=draw_axis(own),
                 )
             )  # fmt: skip
     return made

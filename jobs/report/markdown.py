@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from . import tables, words
-from .derive import account, phases
+from . import sentences, tables, words
+from .derive import account, phases, shown_engines, sources
 from .model import PARTS, Comparison, Engine
 from .tables import Cell, Table
 
@@ -16,43 +16,49 @@ LETTERS = dict(zip(PARTS, "czurwsi", strict=True))
 
 def to_markdown(comparison: Comparison) -> str:
     """Return the report in GitHub's Markdown."""
-    pair = (comparison.mapreduce, comparison.dag)
+    pair = shown_engines(comparison)
+    files = sources(comparison)
+    of_first = f", in {_escaped(files[0])}" if len(files) > 1 else ""
     blocks: list[str] = [
         f"# {words.say_headline(comparison)}",
         words.say_subject(comparison),
         f"**{_escaped(words.say_verdict(comparison))}**",
         "## Scoreboard",
-        tables.say_cost(comparison),
-        _table(tables.score_table(comparison)),
-        tables.NOISE_RULE,
+        sentences.say_cost(comparison),
+        *(
+            f"### {_escaped(each.title)}\n\n{_table(each.table)}" if each.title else _table(each.table)
+            for each in tables.score_tables(comparison)
+        ),
+        sentences.NOISE_RULE,
         _table(tables.run_table(comparison)),
         "## Bytes through files, beside the model",
-        f"{tables.say_amplification(comparison)} {tables.say_deviations(comparison)}",
+        f"{sentences.say_amplification(comparison)} {sentences.say_deviations(comparison)}",
     ]
     for engine in comparison.engines:
         if engine.stages:
             blocks += [f"### {engine.label}", _table(tables.stage_table(comparison, engine))]
     blocks += [
-        tables.MODEL_RULE,
+        sentences.MODEL_RULE,
         "## Where the time went",
-        tables.say_without_io(comparison),
+        sentences.say_without_io(comparison),
         _bars(tables.timed(comparison)),
         _table(tables.time_table(comparison)),
-        tables.IO_RULE,
+        sentences.IO_RULE,
         "## Both on one axis",
-        tables.say_barriers(comparison) or "No attempts were recorded.",
+        sentences.say_barriers(comparison) or "No attempts were recorded.",
         _lanes(pair),
         "## Round by round",
-        tables.say_rounds(comparison) or "The job has no rounds.",
+        sentences.say_rounds(comparison) or "The job has no rounds.",
         _rounds(pair),
-        "## The graph",
+        f"## The graph{of_first}",
+        _escaped(words.say_scheduler(comparison)),
         _code(comparison.drawing.text) or "Not drawn here.",
         _table(tables.edge_table(comparison)),
-        "## What its shape allows",
+        f"## What its shape allows{of_first}",
         _table(tables.parallelism_table(comparison)) or "Not recorded.",
         "## Memory over time",
         _memory(comparison, pair),
-        "## Rewrites of the plan",
+        f"## Rewrites of the plan{of_first}",
         "Done:\n\n" + (_list(comparison.rewrites.applied) or "None."),
         "Refused:\n\n" + (_list(comparison.rewrites.refused) or "None."),
         "## Environment, and how to run it again",

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 #: Where the seconds of all workers go, in the order in which they are stacked.  They sum to wall time x workers.
 PARTS = ("compute", "serialise", "shuffle", "store_read", "store_write", "scheduling", "idle")
@@ -140,7 +140,9 @@ class Engine:
     Args:
         engine: "mapreduce", "dag" or "single" (the same functions one after the other in one thread).
         label: how it is called in the report; unique in a comparison.
+        source: the name of the file it was read from, where a report is drawn from several; else empty.
         command: what a reader types to run just this.
+        scheduler: where the tasks of a graph ran and why there, in words.
         workers: worker slots.
         replication: copies that the store keeps of an intermediate; 0 if nothing goes through a store.
         runs: every run, in the order in which they took place.
@@ -152,7 +154,9 @@ class Engine:
 
     engine: str
     label: str
+    source: str = ""
     command: str = ""
+    scheduler: str = ""
     workers: int
     replication: int = 0
     runs: tuple[Run, ...]
@@ -302,9 +306,11 @@ def _check(comparison: Comparison) -> None:
             )
     if comparison.parallelism is not None and comparison.parallelism.workers < 1:
         raise BadComparison(f"parallelism on {comparison.parallelism.workers} workers says nothing")
-    for kind in ("mapreduce", "dag"):
-        if kind not in {engine.engine for engine in comparison.engines}:
-            raise BadComparison(f"no engine is {kind!r}; a comparison needs mapreduce and dag")
+    for source in dict.fromkeys(engine.source for engine in comparison.engines) or ("",):
+        for kind in ("mapreduce", "dag"):
+            if kind not in {engine.engine for engine in comparison.engines if engine.source == source}:
+                where = f" of {source}" if source else ""
+                raise BadComparison(f"no engine{where} is {kind!r}; a comparison needs mapreduce and dag")
 
 
 def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:

@@ -46,6 +46,7 @@ def draw_bar(pieces: Iterable[Piece], full: float, height_px: int = 18) -> Marku
 def draw_columns(rows: Sequence[tuple[str, str, Sequence[float]]], height_px: int = 120) -> Markup:
     """Return columns side by side, such as seconds of each round: (style, label, values) for each engine."""
     count = max((len(values) for _, _, values in rows), default=0)
+    wide = 0.8 / max(len(rows), 1)  # of a column, where a round is 1
     top = 1.1 * max((value for _, _, values in rows for value in values), default=0.0)
     shapes: list[str] = []
     for tick in ticks(top, 3):
@@ -57,8 +58,8 @@ def draw_columns(rows: Sequence[tuple[str, str, Sequence[float]]], height_px: in
         for index, value in enumerate(values):
             tall = max(height_px * value / top, 1.0) if value else 0.0
             title = f"{label}, round {index + 1}: {say_seconds(value)}"
-            x = (index + 0.06 + at * 0.4) / count * 0.94
-            shapes.append(_rect(x, 0.38 / count * 0.94, height_px - tall, tall, style, title))
+            x = (index + 0.06 + at * wide) / count * 0.94
+            shapes.append(_rect(x, 0.95 * wide / count * 0.94, height_px - tall, tall, style, title))
     for index in range(0, count, max(1, count // 10)):
         x = (index + 0.45) / count * 0.94
         shapes.append(f'<text x="{x:.2%}" y="{height_px + 16}" text-anchor="middle">{index + 1}</text>')

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..sizes import format_size
+from ..sizes import format_size, say_count
 from .derive import (
     Score,
     account,
-    amplification,
-    barrier_wait_s,
-    cores_to_beat,
     difference,
     scoreboard,
-    spread,
+    sources,
     sum_bytes,
-    wall,
-    wall_without_io_s,
 )
 from .model import Comparison, Engine, StageBytes
 from .words import PART_WORDS, say, say_range, say_ratio, say_seconds
+
+#: More engines than this stand under each other in a table, not side by side.
+MOST_COLUMNS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,16 +39,51 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
 
 
-def score_table(comparison: Comparison) -> Table:
-    """Return medians with their intervals, MapReduce over DAG, and where noise decides."""
-    engines = comparison.engines
-    rows = [_score_row(score) for score in scoreboard(comparison) if any(s.high for s in score.spreads)]
-    return Table(
-        head=("", *(engine.label for engine in engines), "MapReduce / DAG", "noise"), rows=tuple(rows)
-    )
+@dataclass(frozen=True, kw_only=True)
+class Titled:
+    """A table with what stands over it; ``style`` is the engine that it is of."""
+
+    title: str
+    style: str
+    table: Table
 
 
-def _score_row(score: Score) -> tuple[Cell, ...]:
+def score_tables(comparison: Comparison) -> tuple[Titled, ...]:
+    """Return medians with their intervals, a ratio, and where noise decides.
+
+    One table, with MapReduce over DAG; of several files a table for each way of running, with the first file over the last.
+    """
+    found = sources(comparison)
+    if len(found) == 1:
+        made = _score_table(
+            comparison.engines, [e.label for e in comparison.engines], comparison.mapreduce, comparison.dag,
+            ("MapReduce / DAG", "MapReduce", "DAG"),
+        )  # fmt: skip
+        return (Titled(title="", style="", table=made),)
+    ways: dict[str, list[Engine]] = {}
+    for engine in comparison.engines:
+        ways.setdefault(engine.label.removesuffix(f" ({engine.source})"), []).append(engine)
+    return tuple(
+        Titled(
+            title=way, style=each[0].engine,
+            table=_score_table(
+                each, [engine.source for engine in each], each[0], each[-1],
+                (f"{each[0].source} / {each[-1].source}", each[0].source, each[-1].source),
+            ),
+        )
+        for way, each in ways.items()
+    )  # fmt: skip
+
+
+def _score_table(
+    engines: Sequence[Engine], heads: Sequence[str], one: Engine, other: Engine, names: tuple[str, str, str]
+) -> Table:
+    scores = scoreboard(engines, one, other)
+    rows = [_score_row(score, *names[1:]) for score in scores if any(s.high for s in score.spreads)]
+    return Table(head=("", *heads, names[0], "noise"), rows=tuple(rows))
+
+
+def _score_row(score: Score, one: str, other: str) -> tuple[Cell, ...]:
     unit = score.metric.unit
     cells = [Cell(text=score.metric.name, small=score.metric.about)]
     for found in score.spreads:
@@ -59,7 +92,7 @@ def _score_row(score: Score) -> tuple[Cell, ...]:
             small = f"{say_range(found.low, found.high, unit)}\nMAD {say(found.mad, unit)}"
         cells.append(Cell(text=say(found.median, unit), small=small, value=found.median))
     ratio = score.ratio
-    said = "DAG has none" if ratio is None else say_ratio(ratio) if ratio else "MapReduce has none"
+    said = f"{other} has none" if ratio is None else say_ratio(ratio) if ratio else f"{one} has none"
     cells.append(Cell(text=said, value=1e300 if ratio is None else ratio))
     cells.append(Cell(text="decides" if score.noise else "", value=float(score.noise), marked=score.noise))
     return tuple(cells)
@@ -108,41 +141,6 @@ def _stage_row(name: str, tasks: int, measured: StageBytes, modelled: StageBytes
     )
 
 
-def say_amplification(comparison: Comparison) -> str:
-    """Return how many bytes went through files for each byte that had to."""
-    said = []
-    for engine in (comparison.mapreduce, comparison.dag):
-        factor = amplification(comparison, engine)
-        if factor is not None and engine.stages:
-            said.append(f"{engine.label}: {factor:.2f}")
-    needed = sum(comparison.inputs.values()) + comparison.output_bytes
-    if not said:
-        return "The bytes of the stages were not recorded."
-    return (
-        f"For each byte of input and output ({format_size(needed)} together), bytes that went through files: "
-        f"{'; '.join(said)}."
-    )
-
-
-def say_deviations(comparison: Comparison) -> str:
-    """Return how well the model holds, over all engines."""
-    found = [
-        (engine.label, stage.name, difference(stage.measured, stage.modelled))
-        for engine in comparison.engines
-        for stage in engine.stages
-    ]
-    if not found:
-        return ""
-    marked = [f"{label}, {name}: {each.words}" for label, name, each in found if each.marked]
-    exact = sum(not each.extra_bytes for _, _, each in found)
-    if marked:
-        return f"More than 5 % from the model: {'; '.join(marked[:5])}{' ...' if len(marked) > 5 else ''}."
-    if exact == len(found):
-        return f"All {len(found)} stages agree with the model to the byte."
-    rest = [f"{label}, {name}: {each.words}" for label, name, each in found if each.extra_bytes]
-    return f"{exact} of {len(found)} stages agree with the model to the byte; {'; '.join(rest[:5])}."
-
-
 def time_table(comparison: Comparison) -> Table:
     """Return the seconds of all workers by part, for every engine with a breakdown."""
     engines = timed(comparison)
@@ -171,7 +169,17 @@ def time_table(comparison: Comparison) -> Table:
                 ),
             )
         )
-    return Table(head=("", *(engine.label for engine in engines)), rows=tuple(rows))
+    made = Table(head=("", *(engine.label for engine in engines)), rows=tuple(rows))
+    return _turned(made) if len(engines) > MOST_COLUMNS else made
+
+
+def _turned(table: Table) -> Table:
+    """Return a table with its columns as rows."""
+    names = [row[0].text for row in table.rows]
+    rows = [
+        (Cell(text=name), *(row[at] for row in table.rows)) for at, name in enumerate(table.head) if at > 0
+    ]
+    return Table(head=("", *names), rows=tuple(rows))
 
 
 def timed(comparison: Comparison) -> tuple[Engine, ...]:
@@ -182,74 +190,6 @@ def timed(comparison: Comparison) -> tuple[Engine, ...]:
 def _seconds_of(seconds: float, available_s: float) -> Cell:
     share = f"{seconds / available_s:.1%}" if available_s else ""
     return Cell(text=say_seconds(seconds), small=share, value=seconds)
-
-
-def say_without_io(comparison: Comparison) -> str:
-    """Return what would remain of the wall times if I/O were free."""
-    said = []
-    for engine in (comparison.mapreduce, comparison.dag):
-        if engine.attempts:
-            left = wall_without_io_s(engine)
-            share = left / engine.run.wall_s if engine.run.wall_s else 1.0
-            said.append(
-                f"{engine.label}: {say_seconds(left)} ({share:.0%} of {say_seconds(engine.run.wall_s)})"
-            )
-    if not said:
-        return "No attempts were recorded, so the schedule cannot be replayed without its I/O."
-    return f"If I/O were free, at best this would remain: {'; '.join(said)}."
-
-
-def say_barriers(comparison: Comparison) -> str:
-    """Return what barriers cost."""
-    said = []
-    for engine in (comparison.mapreduce, comparison.dag):
-        available = engine.run.wall_s * engine.workers
-        if engine.attempts and available:
-            waited = barrier_wait_s(engine)
-            said.append(
-                f"{engine.label}: {say_seconds(waited)} ({waited / available:.1%} of all worker time)"
-            )
-    return f"Workers that were done waited for the last one at barriers: {'; '.join(said)}." if said else ""
-
-
-def say_cost(comparison: Comparison) -> str:
-    """Return what one thread makes of it; empty if that was not run."""
-    singles = [engine for engine in comparison.engines if engine.engine == "single"]
-    if not singles:
-        return ""
-    alone = singles[0]
-    said = []
-    for engine in (comparison.mapreduce, comparison.dag):
-        time, one = wall(engine).median, wall(alone).median
-        if not time or not one:
-            continue
-        cores = cores_to_beat(alone, engine)
-        words = f"{say_ratio(one / time)} as fast" if time <= one else f"{say_ratio(time / one)} slower"
-        if cores is not None and time > one:
-            words += f", and would need {cores:.0f} workers to draw level if it scaled perfectly"
-        said.append(f"{engine.label}, on {_workers(engine)}, is {words}")
-    return f"One thread takes {say_seconds(wall(alone).median)}: {'; '.join(said)}." if said else ""
-
-
-def _workers(engine: Engine) -> str:
-    return f"{engine.workers} worker{'' if engine.workers == 1 else 's'}"
-
-
-def say_rounds(comparison: Comparison) -> str:
-    """Return the first and the later rounds of a loop, as the RDD paper reports them; empty without rounds."""
-    said = []
-    later = []
-    for engine in (comparison.mapreduce, comparison.dag):
-        if len(engine.iterations_s) > 1:
-            rest = spread(engine.iterations_s[1:]).median
-            later.append(rest)
-            said.append(f"{engine.label}: {say_seconds(engine.iterations_s[0])}, then {say_seconds(rest)}")
-    if not said:
-        return ""
-    factor = (
-        f" A later round is {say_ratio(later[0] / later[1])} faster." if len(later) == 2 and later[1] else ""
-    )
-    return f"First round, then the median of the later ones: {'; '.join(said)}.{factor}"
 
 
 def parallelism_table(comparison: Comparison) -> Table:
@@ -266,13 +206,24 @@ def parallelism_table(comparison: Comparison) -> Table:
         ("burdened span", say_seconds(found.burdened_span_s), "with the cost of starting each task on that path"),
         ("parallelism", f"{share:.1f}", "work / span: more workers than this idle"),
         ("width", f"{max(widths, default=0):,}", "most tasks that could run at once"),
-        ("lower bound", say_seconds(lower), f"max(work / {found.workers}, span)"),
-        ("measured", say_seconds(found.measured_s), f"on {found.workers} workers"),
+        ("lower bound", say_seconds(lower), f"max(work / {found.workers}, span), on {say_count(found.workers, 'worker')}"),
+        ("measured", say_seconds(found.measured_s), _say_measured(comparison)),
         ("upper bound", say_seconds(upper), f"work / {found.workers} + span, for any greedy schedule"),
     ]  # fmt: skip
     return Table(
         head=("", "", ""), rows=tuple((Cell(text=a), Cell(text=b), Cell(text=c)) for a, b, c in rows)
     )
+
+
+def _say_measured(comparison: Comparison) -> str:
+    """Say what a graph's measured time is beside the wall time that the verdict speaks of."""
+    found = comparison.parallelism
+    assert found is not None
+    whole = comparison.dag.run.wall_s
+    said = "from the first task's start to the last one's end"
+    if whole <= found.measured_s:
+        return said
+    return f"{said}; the other {say_seconds(whole - found.measured_s)} of this run's {say_seconds(whole)} plan and publish"
 
 
 def bounds(comparison: Comparison) -> tuple[float, float]:
@@ -336,18 +287,3 @@ def environment_table(comparison: Comparison) -> Table:
 
 def _facts(facts: Iterable[tuple[str, str]]) -> Table:
     return Table(head=("", ""), rows=tuple((Cell(text=name), Cell(text=value)) for name, value in facts))
-
-
-NOISE_RULE = (
-    "Medians. Below them the interval that covers the true median with 95 % (order statistics, no distribution assumed; with"
-    " fewer than six runs it is the fastest to the slowest) and the median absolute deviation. Where the intervals of MapReduce"
-    " and DAG overlap, noise decides, and no difference is claimed."
-)
-MODEL_RULE = (
-    "Model, MapReduce: the sum over stages of input + 2 × spill + replication × intermediate, + output. DAG: input + output."
-    " Input means bytes asked for. A stage with a kind of bytes off by more than 5 % of its total is marked."
-)
-IO_RULE = (
-    "The schedule is replayed without the seconds that attempts spent reading and writing; order and barriers stay. Faster disks"
-    " cannot bring more than this unless tasks move up into the gaps."
-)
