@@ -63,13 +63,18 @@ def expand_with_origins(
     values: dict[Node, tuple[Value, ...]] = {}
     known: dict[Node, int] = {}
     kept = kept_nodes(graph)
+    made_anew: set[Node] = set()
     for node in graph.nodes:
         count = partitions_of(node, known)
         found = before.get(node, {})
         again = [found[name] for name in (f"{node.name}[{i}]" for i in range(count)) if name in found]
-        if len(again) == count and all(task.keep == (node in kept) for task in again):
+        # What is to be kept only now is made anew, and so is what takes it: two tasks cannot have one name.
+        anew = any(source in made_anew for source in node.sources())
+        if not anew and len(again) == count and all(task.keep or node not in kept for task in again):
             values[node] = tuple(again)
             continue
+        if found or anew:
+            made_anew.add(node)
         made, halves = _tasks(node, values, count, node in kept)
         values[node] = tuple(made)
         if not isinstance(node.op, Flatten):

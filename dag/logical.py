@@ -48,7 +48,7 @@ class Map(Op):
     Args:
         index_from: the number that ``index`` starts with.
         keeps_partitioning: rows stay in the partition where a Group in front put them.
-        rowwise: each row is treated by itself: mapping two partitions joined is joining two mapped ones.
+        rowwise: mapping two partitions joined is joining two mapped ones, as where each row is treated by itself.
         associative: of a map with one input, which is whole: its value is ``fold_in_tree(function, values, fan_in)``.  The tree
             is over partition numbers and is part of the plan, so floats fold in the same way whoever runs it.
         fan_in: how many values such a function takes at a time.
@@ -76,10 +76,12 @@ class Combine(Op):
     """``function(value)`` folds the rows of equal keys; ``exact`` if folding parts first gives the same bytes.
 
     An exact one may be asked to fold what goes into the Group in front of it too: rows in the order in which they were made.
+    ``loose`` does that where it is not the same function.
     """
 
     kind: str = "combine"
     exact: bool = True
+    loose: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

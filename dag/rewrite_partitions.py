@@ -167,18 +167,18 @@ def _up_to_groups(graph: Graph, read: Node, outputs: set[Node]) -> tuple[list[No
             if isinstance(op, Group):
                 if not op.exact or op.placed:
                     return nodes, f"{user.name} is not exact"
-            elif (
-                isinstance(op, Map)
-                and op.rowwise
-                and not op.indexed
-                and len(user.inputs) == 1
-                and not op.whole
-            ):
+            elif isinstance(op, Map) and op.rowwise and not op.indexed and _is_alone(node, user):
                 nodes.append(user)
             else:
                 what = "flattens" if isinstance(op, Flatten) else "works on partitions, not on rows"
                 return nodes, f"{user.name} {what}"
     return nodes, None
+
+
+def _is_alone(node: Node, user: Node) -> bool:
+    """Return whether ``user`` takes the partitions of ``node`` one by one, and whole ones of others at most."""
+    taken = zip(user.sources(), takes_of(user), strict=True)
+    return [source for source, take in taken if take == "own" or source is node] == [node]
 
 
 def _read_run(

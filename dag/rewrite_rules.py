@@ -171,7 +171,7 @@ def lift_combiners(graph: Graph) -> Rewritten:
         if why:
             refused.append(f"{node.name} is not lifted over {source.name}: {why}")
             continue
-        lifted[source] = node.op
+        lifted[source] = replace(node.op, key=None, function=node.op.loose or node.op.function)
         applied.append(
             f"{node.name} folds each partition in front of {source.name} too, so that less is moved"
         )

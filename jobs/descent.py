@@ -59,8 +59,14 @@ def read_iterate(rows: pa.RecordBatch, sets: int) -> Iterate:
     )
 
 
+def add_partials(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the sum of what rows add to a gradient, neighbours first."""
+    found = fold_in_tree([read_partial(rows, at, (-1,)) for at in range(rows.num_rows)], add)
+    return one_row(PARTIAL_SCHEMA, rows.column("split")[0].as_py(), found.rows, found.loss, found.sums)
+
+
 def read_partial(rows: pa.RecordBatch, at: int, shape: tuple[int, ...]) -> Partial:
-    """Return what a map has added up in a row."""
+    """Return what some rows add to a gradient."""
     return Partial(
         rows=rows.column("rows")[at].as_py(),
         loss=rows.column("loss")[at].as_py(),
@@ -132,6 +138,10 @@ class Descent:
             found = gradient.of(columns, targets, chosen)
         return one_row(PARTIAL_SCHEMA, state.split, found.rows, found.loss, found.sums.reshape(-1))
 
+    def add_nothing(self, *, state: Task) -> pa.RecordBatch:
+        """Return what a task adds to the gradient that may have seen no row."""
+        return one_row(PARTIAL_SCHEMA, state.split, 0, 0.0, np.zeros(state.iterate.weights.size))
+
     def _chosen(self, state: Task, rows: int) -> Ints | None:
         parts = self._parts(state.summary)
         if parts == 1:
@@ -144,16 +154,14 @@ class Descent:
         return 1 if self.batch is None else max(1, round(summary.moments.rows / self.batch))
 
     def update(self, batches: Iterable[pa.RecordBatch], *, state: Task) -> Iterator[pa.RecordBatch]:
-        """Add up the gradient and take a step.
+        """Take a step down the gradient, which is one row.
 
         Raises:
             BadJob: the weights are no longer finite.
         """
         summary, iterate = state.summary, state.iterate
-        shape = iterate.weights.shape
-        gradient = fold_in_tree(
-            [read_partial(batch, at, shape) for batch in batches for at in range(batch.num_rows)], add
-        )
+        [row] = batches
+        gradient = read_partial(row, 0, iterate.weights.shape)
         sets, scale = self.sets(summary), self.scale(summary.moments)
         rate = safe_rate(summary.moments, scale, sets, self.l2) if self.rate is None else self.rate
         parts = self._parts(summary)

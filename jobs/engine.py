@@ -16,7 +16,8 @@ from dag.expand import expand_with_origins
 from dag.graph import Graph, Node
 from dag.rewrite import optimise
 from dag.rewrite_base import Rewritten
-from jobs.lower import Lowering, metered_graph
+from jobs.lower import Lowering
+from jobs.stage_tasks import metered_graph
 from mapreduce import publish
 from mapreduce.driving import Begun, drive, recorded
 from mapreduce.errors import JobError

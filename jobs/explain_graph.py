@@ -15,7 +15,8 @@ from dag.expand import expand
 from dag.graph import Graph
 from dag.rewrite import optimise
 from jobs.explain import first_dataset
-from jobs.lower import Lowering, metered_graph
+from jobs.lower import Lowering
+from jobs.stage_tasks import metered_graph
 from jobs.trial import try_graph
 from mapreduce.inputs import Source
 from mapreduce.options import Options

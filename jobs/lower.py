@@ -11,17 +11,30 @@ memory for the next, and is let go when the next did not use it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dag.graph import Graph, Node, Part
-from dag.logical import Group, Map, Read
-from mapreduce.columns import to_batch, to_pairs
+from dag.graph import Graph, Node
+from dag.logical import Combine, Group, Map, Read
+from jobs.stage_tasks import (
+    ReadPart,
+    SideInputs,
+    map_rows,
+    map_splits,
+    merge_rows,
+    read_side,
+    read_split,
+    read_together,
+    reduce_rows,
+    split_rows,
+    whole_side,
+    write_rows,
+)
+from mapreduce.aggregate import FOLD_FAN_IN
 from mapreduce.inmemory import StageInMemory
-from mapreduce.inputs import Source, read_records
-from mapreduce.meter import Meter, current_meter, metering
+from mapreduce.inputs import Source
 from mapreduce.options import Options
 from mapreduce.partition import FieldPartitioner, HashPartitioner
 from mapreduce.planning import Known, Made, StagePlan, plan_stage
@@ -32,152 +45,6 @@ from mapreduce.task import MapWork
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from mapreduce.worker import TaskInfo
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sides:
-    """Names of the side inputs that are datasets, in the order in which a task gets them, and all others."""
-
-    names: tuple[str, ...]
-    are_batches: tuple[bool, ...]
-    given: Mapping[str, Any]
-
-    def load(self, values: Sequence[Sequence[Any]]) -> Mapping[str, Any]:
-        """Return the side inputs by name, as functions of a job see them."""
-        from mapreduce.sides import Sides as Loaded
-
-        found = dict(self.given)
-        for name, batches, partitions in zip(self.names, self.are_batches, values, strict=True):
-            found[name] = _whole([batch for value in partitions for batch in value], batches)
-        return Loaded(found)
-
-
-def _whole(batches: list[pa.RecordBatch], as_batches: bool) -> Any:
-    """Return a side input as a table, or for records as a list of pairs."""
-    if not as_batches:
-        return [pair for batch in batches for pair in to_pairs(batch)]
-    import pyarrow as pa
-
-    return pa.Table.from_batches(batches) if batches else None
-
-
-# What tasks do.  ``stage`` comes first, bound when the graph is made; the rest is what the graph gives them.
-
-
-def read_split(stage: StageInMemory, work: MapWork) -> Any:
-    """Read and parse one split."""
-    return _counted(stage.task("map", work.split.index), lambda task: stage.read(work, task))
-
-
-def read_side(source: Source, work: MapWork) -> list[pa.RecordBatch]:
-    """Read one split of a file that is a side input: records, encoded, so that no task can change what others see."""
-    meter = current_meter() or Meter()
-    chunks = read_records(work.split, source, counted=partial(meter.count_read, stored=False))
-    return [to_batch(list(zip(keys, values, strict=False))) for keys, values in chunks]
-
-
-def map_rows(
-    stage: StageInMemory,
-    works: Sequence[MapWork],
-    first: int,
-    sides: Sides,
-    rows: Any,
-    *values: Any,
-    index: int,
-) -> Any:
-    """Run the map function on one split's rows; ``first`` is the number of the first of ``works`` among all maps."""
-    loaded = sides.load(values)
-    task = stage.task("map", first + index)
-    return _counted(task, lambda task: stage.map(works[index], rows, loaded, task))
-
-
-def write_rows(
-    stage: StageInMemory,
-    works: Sequence[MapWork],
-    first: int,
-    sides: Sides,
-    rows: Any,
-    *values: Any,
-    index: int,
-) -> Any:
-    """Run the map function of a stage without a shuffle, and write the part."""
-    loaded = sides.load(values)
-    task = stage.task("map", first + index)
-    return _counted(task, lambda task: stage.write_mapped(works[index], rows, loaded, task))
-
-
-def split_rows(stage: StageInMemory, rows: Any, *, index: int) -> Any:
-    """Cut one map task's rows by partition."""
-    return stage.split(rows)
-
-
-def merge_rows(stage: StageInMemory, pieces: Sequence[Any], *, index: int) -> Any:
-    """Sort the rows of one partition."""
-    return stage.merge(pieces)
-
-
-def reduce_rows(stage: StageInMemory, sides: Sides, rows: Any, *values: Any, index: int) -> Any:
-    """Run the reduce function on one partition."""
-    loaded = sides.load(values)
-    task = stage.task("reduce", index)
-    return _counted(task, lambda task: stage.reduce(index, rows, loaded, task))
-
-
-def write_reduced(stage: StageInMemory, sides: Sides, rows: Any, *values: Any, index: int) -> Any:
-    """Run the reduce function on one partition, and write the part."""
-    loaded = sides.load(values)
-    task = stage.task("reduce", index)
-    return _counted(task, lambda task: stage.write_reduced(index, rows, loaded, task))
-
-
-def _counted(task: TaskInfo, work: Callable[[TaskInfo], Any]) -> Any:
-    """Do the work, at once or as it is asked for, and add the counters to the row of the graph's task."""
-    made = work(task)
-    return _following(made, task) if isinstance(made, Iterator) else _noted(made, task)
-
-
-def _following(rows: Iterator[Any], task: TaskInfo) -> Iterator[Any]:
-    yield from rows
-    _noted(None, task)
-
-
-def _noted(made: Any, task: TaskInfo) -> Any:
-    from dag.events import note
-
-    if task.counters:
-        note(counters=dict(task.counters))
-    return made
-
-
-def metered(function: Callable[..., Any], *values: Any) -> Any:
-    """Run a whole task: what it makes is held as a list, and what it reads and writes is in its row."""
-    from dag.events import note
-
-    with metering(Meter()) as meter:
-        made = function(*values)
-        if isinstance(made, Iterator):
-            made = list(made)
-    facts = meter.finish()
-    # What values weigh, and what moved, the runner sees for itself.
-    files = ("records_in", "bytes_in", "store_read_bytes", "store_written_bytes", "store_physical_bytes")
-    note(seconds=facts["seconds"], **{name: facts[name] for name in files})
-    return made
-
-
-def metered_graph(tasks: Graph, known: dict[Node, Node]) -> Graph:
-    """Return the tasks ``metered``; one that is in ``known`` becomes what it became before, others are added there."""
-    for node in tasks.nodes:
-        if node not in known:
-            inputs = tuple(
-                Part(known[given.node], given.index) if isinstance(given, Part) else known[given]
-                for given in node.inputs
-            )
-            assert node.op.function is not None
-            op = replace(node.op, function=partial(metered, node.op.function))
-            known[node] = replace(node, op=op, inputs=inputs)
-    return Graph(tuple(known[node] for node in tasks.outputs))
 
 
 @dataclass(kw_only=True)
@@ -247,53 +114,80 @@ class Lowering:
         # Of a few short ranges a sample is no smaller.
         sizes = {} if any(given.sample_ranges is not None for given in dataset.inputs) else self.sizes
         first = 0
+        writes = folder is not None and planned.program.shuffle is None
         for number, given in enumerate(dataset.inputs):
             works = tuple(work for work in planned.maps if work.input == number)
             size = sum(work.split.bytes for work in works)
             source = self._input(given, in_memory, works, size)
-            writes = folder is not None and planned.program.shuffle is None
             suffix = f".{number}" if len(dataset.inputs) > 1 else ""
             function = stage.maps()[number] if len(stage.maps()) > 1 else stage.maps()[0]
+            reads = given.stage is None and not writes
+            run = write_rows if writes else map_splits if reads else map_rows
+            folds = "combine" if stage.combine and planned.program.shuffle else "fold" if stage.fold else ""
             mapped.append(
                 Node(
                     name=f"{name}.{'write' if writes else 'map'}{suffix}",
                     op=Map(
-                        kind="write" if writes else "map",
-                        function=partial(write_rows if writes else map_rows, in_memory, works, first, sides),
-                        indexed=True,
-                        whole=whole,
-                        releases_gil=gil,
-                        keeps_partitioning=function is None,
+                        kind="write" if writes else f"map+{folds}" if folds else "map",
+                        function=partial(run, in_memory, works, first, sides),
+                        indexed=not reads, rowwise=reads, whole=whole, releases_gil=gil,
+                        keeps_partitioning=function is None and stage.map_end is None,
                     ),
                     inputs=(source, *side_nodes),
                     size_bytes=0 if writes else sizes.get(f"{name}.map{suffix}", source.size_bytes),
                     keep=self.keep and planned.program.shuffle is None and not writes,
                 )
-            )
+            )  # fmt: skip
             first += len(works)
         if planned.program.shuffle is None:
             return mapped[0] if len(mapped) == 1 else self._flat(name, mapped)
-        size = sum(node.size_bytes for node in mapped)
-        group = Node(
-            name=f"{name}.group",
-            op=Group(
-                partitions=planned.program.shuffle.partitions, splits=(partial(split_rows, in_memory),),
-                merge=partial(merge_rows, in_memory), releases_gil=gil,
-                partitioning=_partitioning(planned, stage.is_batch),
-            ),
-            inputs=tuple(mapped), size_bytes=size,
-        )  # fmt: skip
+        grouped = self._grouped(name, stage, planned, in_memory, mapped)
         writes = folder is not None
         return Node(
             name=f"{name}.{'write' if writes else 'reduce'}",
             op=Map(
                 kind="write" if writes else "reduce", indexed=True, whole=whole, releases_gil=gil,
-                function=partial(write_reduced if writes else reduce_rows, in_memory, sides),
+                function=partial(reduce_rows, in_memory, sides, writes),
                 keeps_partitioning=stage.keeps_keys,
             ),
-            inputs=(group, *side_nodes), keep=self.keep and not writes,
-            size_bytes=0 if writes else sizes.get(f"{name}.reduce", size),
+            inputs=(grouped, *side_nodes), keep=self.keep and not writes,
+            size_bytes=0 if writes else sizes.get(f"{name}.reduce", grouped.size_bytes),
         )  # fmt: skip
+
+    def _grouped(
+        self, name: str, stage: Stage, planned: StagePlan, in_memory: StageInMemory, mapped: Sequence[Node]
+    ) -> Node:
+        """Return the node of the rows by partition, sorted, and folded where the stage declares it."""
+        shuffle = planned.program.shuffle
+        assert shuffle is not None
+        size = sum(node.size_bytes for node in mapped)
+        if (
+            stage.fold is not None
+        ):  # each map has made one row, and the tree is over the maps: nothing to sort
+            tree = Map(
+                kind="fold", function=in_memory.fold_neighbours, whole=(0,), associative=True,
+                fan_in=FOLD_FAN_IN, releases_gil=True,
+            )  # fmt: skip
+            given = mapped[0] if len(mapped) == 1 else self._flat(name, mapped)
+            return Node(
+                name=f"{name}.fold", op=tree, inputs=(given,), size_bytes=size // max(len(planned.maps), 1)
+            )
+        group = Node(
+            name=f"{name}.group",
+            op=Group(
+                partitions=shuffle.partitions, splits=(partial(split_rows, in_memory),),
+                merge=partial(merge_rows, in_memory), releases_gil=stage.is_batch,
+                partitioning=_partitioning(planned, stage.is_batch), exact=shuffle.exact,
+            ),
+            inputs=tuple(mapped), size_bytes=size,
+        )  # fmt: skip
+        if not shuffle.aggregate:
+            return group
+        fold = Combine(
+            kind="fold", function=in_memory.fold_sorted, loose=in_memory.fold_loose, exact=shuffle.exact,
+            releases_gil=True,
+        )  # fmt: skip
+        return Node(name=f"{name}.fold", op=fold, inputs=(group,), size_bytes=size)
 
     def _flat(self, name: str, mapped: Sequence[Node]) -> Node:
         from dag.logical import Flatten
@@ -315,14 +209,16 @@ class Lowering:
         key = (given.computation, given.sample_ranges, is_batch, source.schema if is_batch else None)
         if key not in self._reads:
             self.planned_bytes += size
+            parts = tuple(ReadPart(number=number, work=work) for number, work in enumerate(works))
+            read = partial(read_split, stage)
             self._reads[key] = Node(
                 name=self._name("read"),
-                op=Read(function=partial(read_split, stage), parts=tuple(works), releases_gil=is_batch),
+                op=Read(function=read, parts=parts, together=read_together, releases_gil=is_batch),
                 size_bytes=size, keep=self.keep,
             )  # fmt: skip
         return self._reads[key]
 
-    def _sides(self, planned: StagePlan, side: Mapping[str, Any]) -> tuple[Sides, list[Node]]:
+    def _sides(self, planned: StagePlan, side: Mapping[str, Any]) -> tuple[SideInputs, list[Node]]:
         given = dict(planned.program.sides)
         nodes: dict[str, Node] = {}
         batches = []
@@ -340,8 +236,8 @@ class Lowering:
                 nodes[name] = self.nodes[value.computation]
                 batches.append(made.schema is not None)
             else:  # looked at already, so it is small and here
-                given[name] = _whole(list(made.values), made.schema is not None)
-        return Sides(names=tuple(nodes), are_batches=tuple(batches), given=given), list(nodes.values())
+                given[name] = whole_side(list(made.values), made.schema is not None)
+        return SideInputs(names=tuple(nodes), are_batches=tuple(batches), given=given), list(nodes.values())
 
     def _read_side(self, given: Dataset, side: SideSource) -> Node:
         """Return the node that reads a file once for all tasks of all stages."""
@@ -354,7 +250,9 @@ class Lowering:
                 name=self._name("read"),
                 op=Read(
                     function=partial(read_side, side.source),
-                    parts=tuple(MapWork(input=0, split=split) for split in splits),
+                    parts=tuple(
+                        ReadPart(number=split.index, work=MapWork(input=0, split=split)) for split in splits
+                    ),
                 ),
                 size_bytes=size, keep=self.keep,
             )  # fmt: skip

@@ -6,7 +6,7 @@ Sums of integers that leave 64 bits are an error, never a wrapped number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 
 from mapreduce.errors import BadJob
 from mapreduce.gather import concat
+from mapreduce.guard import WrongResult
 from mapreduce.order import group_boundaries
 
+FOLD_FAN_IN = 8
 FUNCTIONS = ("sum", "min", "max", "count")
 
 
@@ -40,6 +42,33 @@ class Aggregate:
     def is_exact(self, schema: pa.Schema) -> bool:
         """Whether the result does not depend on how rows are grouped while folding."""
         return self.function != "sum" or not pa.types.is_floating(schema.field(self.column).type)
+
+
+def fold_in_tree(
+    batches: Iterable[pa.RecordBatch], fold: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> pa.RecordBatch:
+    """Return one row for all rows: FOLD_FAN_IN neighbours at a time, then neighbours of those; one left over is passed on.
+
+    The tree is a function of the number of rows, so an engine may fold it level by level, in as many tasks as it likes.
+
+    Raises:
+        WrongResult: there are no rows, or ``fold`` makes something else than one row.
+    """
+    held = [batch for batch in batches if batch.num_rows]
+    if not held:
+        raise WrongResult("there is no row to fold; map_end can make one where the input has none")
+    rows = concat(held)
+    while rows.num_rows > 1:
+        runs = [rows.slice(at, FOLD_FAN_IN) for at in range(0, rows.num_rows, FOLD_FAN_IN)]
+        rows = concat([run if run.num_rows == 1 else _one_row(fold(run), rows.schema) for run in runs])
+    return rows
+
+
+def _one_row(made: Any, schema: pa.Schema) -> pa.RecordBatch:
+    if not isinstance(made, pa.RecordBatch) or made.num_rows != 1 or not made.schema.equals(schema):
+        what = f"{made.num_rows} rows of {made.schema}" if hasattr(made, "num_rows") else type(made).__name__
+        raise WrongResult(f"fold returns a RecordBatch of one row with the columns of its rows, got {what}")
+    return made
 
 
 def combine_rows(

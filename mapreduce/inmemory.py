@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .aggregate import combine_rows, combine_unsorted, reduce_sorted
+from .aggregate import combine_rows, combine_unsorted, fold_in_tree, reduce_sorted
 from .columns import to_batch, to_pairs
 from .errors import BadJob
 from .gather import Gatherer, concat, cut_blocks
@@ -25,10 +25,10 @@ from .inputs import read_batches, read_records
 from .merge import tagged
 from .meter import Meter, current_meter
 from .order import sort_permutation
-from .records import RecordBuffer
+from .records import RecordBuffer, cut_pairs
 from .shuffle import FOLD_ROWS, Shuffle, conform, partition_rows
 from .stages import inject
-from .task import MAP_SHARE, MapWork, StageProgram, Tally, Written
+from .task import MAP_SHARE, WRITE_BYTES, MapWork, StageProgram, Tally, Written
 from .worker import TaskInfo
 
 Batches = Iterable[pa.RecordBatch]
@@ -110,10 +110,10 @@ class StageInMemory:
     # -- shuffle --------------------------------------------------------------------------------
 
     def split(self, rows: Batches) -> list[list[pa.RecordBatch]]:
-        """Return the rows of one map task by partition, combined as the shuffle declares."""
+        """Return the rows of one map task by partition; where the blocks in which floats fold belong to the plan, folded so."""
         shuffle = self._shuffle()
         pieces: list[list[pa.RecordBatch]] = [[] for _ in range(shuffle.partitions)]
-        for batch in _folded(rows, shuffle) if shuffle.aggregate else rows:
+        for batch in rows if shuffle.exact else _folded(rows, shuffle):
             if shuffle.partitions == 1:
                 pieces[0].append(batch)
                 continue
@@ -126,10 +126,23 @@ class StageInMemory:
         return pieces
 
     def merge(self, pieces: Sequence[Sequence[pa.RecordBatch]]) -> Batches:
-        """Return the rows of one partition, sorted and aggregated; ``pieces`` in the order of the maps."""
+        """Return the rows of one partition, sorted; ``pieces`` in the order of the maps."""
+        return _sorted([batch for piece in pieces for batch in piece if batch.num_rows], self._shuffle())
+
+    def fold_loose(self, rows: Batches) -> Batches:
+        """Aggregate rows as a map has made them, as far as that is cheap; only where folding parts first is exact."""
+        return _folded(rows, self._shuffle())
+
+    def fold_sorted(self, merged: Batches) -> Batches:
+        """Aggregate the sorted rows of one partition."""
         shuffle = self._shuffle()
-        merged = _sorted([batch for piece in pieces for batch in piece if batch.num_rows], shuffle)
-        return reduce_sorted(merged, shuffle.keys, shuffle.aggregate) if shuffle.aggregate else merged
+        return reduce_sorted(merged, shuffle.keys, shuffle.aggregate)
+
+    def fold_neighbours(self, values: Sequence[Batches]) -> list[pa.RecordBatch]:
+        """Fold what neighbouring map tasks have made, FOLD_FAN_IN at most, or what was made of those."""
+        assert self.program.stage.fold is not None
+        with self.program.guard("partition 0"):
+            return [fold_in_tree((batch for value in values for batch in value), self.program.stage.fold)]
 
     def _shuffle(self) -> Shuffle:
         assert self.program.shuffle is not None
@@ -148,14 +161,7 @@ class StageInMemory:
             if program.stage.is_batch:
                 yield from made
                 return
-            pairs: list[Any] = []
-            for pair in made:
-                pairs.append(pair)
-                if len(pairs) == _PAIRS:
-                    yield to_batch(pairs)
-                    pairs = []
-            if pairs:
-                yield to_batch(pairs)
+            yield from map(to_batch, cut_pairs(made, _PAIRS, WRITE_BYTES))
 
     def write_reduced(
         self, partition: int, merged: Batches, sides: Mapping[str, Any], task: TaskInfo

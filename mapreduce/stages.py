@@ -87,6 +87,9 @@ class Stage:
         keys: names of the key columns of a batch stage.
         order: further sort columns; a leading ``-`` means descending (also allowed in ``keys``).
         aggregate: ``{column: "sum" | "min" | "max" | "count"}``.
+        fold: ``(batch of 2 to 8 rows) -> batch of one row``, given nothing else; makes one row of all, in a tree over the map
+            tasks and the rows of each, neighbours first (``aggregate.fold_in_tree``).  Needs ``partitions=1``, keys that put
+            rows in the order of the map tasks, and a row from each (``map_end`` can make it); reduce_batch sees the one row.
         reduce_batch: ``(iterator of sorted batches) -> batches`` of ``output_schema``.
         output_schema: of ``reduce_batch``'s output; ``schema`` otherwise.
         partitions: number of reduce tasks; the runner's choice otherwise.
@@ -115,6 +118,7 @@ class Stage:
     keys: Sequence[str] = ()
     order: Sequence[str] = ()
     aggregate: Mapping[str, str] = field(default_factory=dict)
+    fold: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     reduce_batch: Callable[..., Iterable[pa.RecordBatch]] | None = None
     output_schema: pa.Schema | None = None
     partitions: int | None = None
@@ -148,10 +152,14 @@ class Stage:
                 if how not in ("sum", "min", "max", "count"):
                     refuse(f"aggregate of column {column!r} must be sum, min, max or count, got {how!r}")
         else:
-            for part in ("schema", "output_schema"):
+            for part in ("schema", "output_schema", "fold"):
                 if getattr(self, part) is not None:
                     refuse(f"{part} belongs to batch stages, which have map_batch")
             if self.combine is not None and self.reduce is None and self.reduce_stream is None:
+            if self.fold is not None and (self.aggregate or not self.keys or self.partitions != 1):
+                refuse("fold needs keys and partitions=1, and goes with no aggregate")
+            if self.fold is not None and _wanted(self.fold):
+                refuse(f"fold is given rows alone, but asks for the keyword {_wanted(self.fold)[0]!r}")
                 refuse("combine needs a reduce or a reduce_stream")
             if self.group is not None and self.group < 1:
                 refuse(f"group must be >= 1, got {self.group}")
@@ -206,6 +214,7 @@ class Stage:
             self.map_end,
         ):
             if part is not None:
+            self.fold,
                 yield part
 
     def asking_for(self, name: str) -> frozenset[str]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .aggregate import fold_in_tree
 from .errors import Damaged
 from .groups import iterate_groups, iterate_tagged_groups
 from .guard import Guard, WrongResult, fill
@@ -21,7 +22,7 @@ from .merge import merge
 from .outputs import extension_of, open_sink
 from .records import RecordBuffer
 from .runs import Run, give_back
-from .shuffle import MapBuffer, Shuffle
+from .shuffle import MapBuffer, Shuffle, conform
 from .sides import Sides
 from .splits import Split
 from .stages import Stage, inject
@@ -160,7 +161,16 @@ class StageProgram:
         guard: Guard,
         read: Tally,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield what the map function of input ``number`` makes of batches."""
+        """Yield what the map function of input ``number`` makes of batches; one row of it all for a stage that folds."""
+        made = self._each_batch(number, batches, available, guard, read)
+        if self.stage.fold is None or self.shuffle is None:
+            yield from made
+        else:
+            yield fold_in_tree((conform(batch, self.shuffle.schema) for batch in made), self.stage.fold)
+
+    def _each_batch(
+        self, number: int, batches: Iterable[pa.RecordBatch], available: dict[str, Any], guard: Guard, read: Tally
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         function = self._map_function(number)
         bound = inject(function, available) if function else None
         for batch in batches:
@@ -265,6 +275,8 @@ class StageProgram:
         stage = self.stage
         if stage.is_batch:
             if stage.reduce_batch is None:
+            if stage.fold is not None:
+                merged = (fold_in_tree(rows, stage.fold) for rows in (merged,))
                 return merged
             return _batches(inject(stage.reduce_batch, available)(merged))
         function = stage.reduce or stage.reduce_stream

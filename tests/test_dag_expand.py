@@ -276,3 +276,16 @@ def test_a_long_chain_is_counted_and_expanded_without_recursion() -> None:
         chain = node(f"m{at}", Map(function=str), chain)
     assert partitions_of(chain) == 2
     assert len(expand(Graph((chain,)))) == 40_002
+
+
+def test_what_is_kept_only_later_is_made_anew_with_all_that_takes_it() -> None:
+    read = Node(name="read", op=Read(function=str, parts=(1, 2)))
+    twice = Node(name="twice", op=Map(function=lambda text: text * 2), inputs=(read,), keep=True)
+    first, origins = expand_with_origins(Graph((twice,)))
+    flat = Node(name="flat", op=Flatten(), inputs=(read,), keep=True)
+    later, origins = expand_with_origins(Graph((flat, twice)), origins)
+    assert run(later) == ["1", "2", "11", "22"]
+    assert all(task.keep for task in later.nodes)
+    again, _ = expand_with_origins(Graph((read, twice)), origins)
+    assert again.nodes == later.nodes  # kept already: the same tasks, though only one is to be kept now
+    assert set(first.nodes).isdisjoint(later.nodes)

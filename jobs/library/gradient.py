@@ -12,9 +12,9 @@ What is minimised is the mean loss of a row plus ``l2`` / 2 times the squares of
 are divided by their standard deviation.
 
 The first stage looks at every row once: means and covariances of the features, the classes, and cells that are no
-numbers, which are refused.  Then each iteration is a stage: a map adds up the gradient over each batch, the reduce adds
-those, neighbours first, and takes a step.  The points are the same dataset in all of them, so an engine with memory reads
-them once.  ``tolerance`` ends the iterations when no part of the gradient is larger.
+numbers, which are refused.  Then each iteration is a stage: a map adds up the gradient over each batch, ``fold`` adds
+those in a tree, neighbours first, and the reduce takes a step.  The points are the same dataset in all of them, so an engine
+with memory reads them once.  ``tolerance`` ends the iterations when no part of the gradient is larger.
 
 ``rate`` is by default 1 / a bound on the curvature, with which full steps never overshoot; ``momentum`` is Nesterov's,
 growing until a step goes uphill, or a constant, 0 for none.  ``batch=ROWS`` has each iteration see about so
@@ -55,7 +55,14 @@ def gradient(
     show: str = "weights",
 ) -> Dataset | Generator[Dataset, list[Any], Dataset]:
     """Train logistic or softmax regression on the numeric columns of a table (label=column iterations=N l2=...)."""
-    from jobs.descent import ITERATE_SCHEMA, LOSSES_SCHEMA, PARTIAL_SCHEMA, WEIGHTS_SCHEMA, Descent
+    from jobs.descent import (
+        ITERATE_SCHEMA,
+        LOSSES_SCHEMA,
+        PARTIAL_SCHEMA,
+        WEIGHTS_SCHEMA,
+        Descent,
+        add_partials,
+    )
     from jobs.labelled_points import LabelledPoints
 
     for name, value, least in (
@@ -93,6 +100,8 @@ def gradient(
         return Stage(
             name="iteration",
             map_batch=descent.add_up,
+            map_end=descent.add_nothing,
+            fold=add_partials,
             setup=descent.open,
             schema=PARTIAL_SCHEMA,
             keys=["split"],
