@@ -1,9 +1,10 @@
 """Count the distinct words of batches of lines without a Python loop over words.
 
 Words are what ``bytes.split()`` returns: maximal runs of bytes other than ASCII whitespace, inside one line.
-A word of up to 14 bytes is one or two 64-bit numbers, its length among them, so equal numbers are equal
-words; they are counted in a table addressed by a hash, which stays from batch to batch.  A word that is
-longer, or that finds its places in the table taken, is left for Arrow's own (slower) count.  The result is
+A word of up to 24 bytes is one to three 64-bit numbers: its bytes, each changed so that a blank would be 0, and zeros after
+them.  As no word has a blank in it, equal numbers are equal words.  They are counted in a table addressed by a hash, which stays
+from batch to batch and holds the numbers alone: the words are made of them again when the counts are taken.  A word
+that is longer, or that finds its places in the table taken, is left for Arrow's own (slower) count.  The result is
 exact whatever the hash does.
 
 Nothing here folds case, strips punctuation or knows an encoding.
@@ -23,21 +24,30 @@ BLOCK_BYTES = 512 << 10
 TABLE_BITS = 17
 #: A word looks for a free place at that many addresses.
 PROBES = 3
+#: Words are counted when there are so many: a table then comes into the processor's cache once for all of them.
+ADDED_WORDS = 1 << 19
+#: Words that are not in their first place wait until there are so many: a step of numpy costs little more for all of them.
+WAITING_WORDS = 1 << 15
 #: Odd numbers with well mixed bits; the first is 2**64 divided by the golden ratio.
-_MULTIPLIERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+_MULTIPLIERS = tuple(map(np.uint64, (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)))
+COLUMNS = len(_MULTIPLIERS)
+BLANK = 32
+#: What keeps the first n bytes of a number, for n up to 8; more belongs to a table of more columns, as 0.
+_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)] + [0], dtype=np.uint64)
 
 Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
+Keys = tuple[Numbers, ...]
 
 
 class WordCounter:
     """Counts words batch by batch; a batch is faster the more of its words were in those before."""
 
     def __init__(self) -> None:
-        self._short, self._long = _Table(columns=1), _Table(columns=2)
-        self._left: list[pa.Array] = []  # words without a place, one by one
+        self._tables = [_Table(columns) for columns in range(1, COLUMNS + 1)]
+        self._left: list[pa.Array] = []  # words that no table takes, one by one
 
     def count(self, lines: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return the distinct words of ``lines`` and how often each occurs; as ``add`` and then ``take``."""
@@ -46,16 +56,21 @@ class WordCounter:
 
     def add(self, lines: pa.Array) -> None:
         """Count the words of ``lines`` (binary, nulls have none)."""
-        data = joined(lines)
-        begin = 0
-        while begin < len(data):
-            stop = end_of_word(data, begin + BLOCK_BYTES)
-            self._left += self._add_block(data[begin:stop])
-            begin = stop
+        rows = max(1, len(lines) * BLOCK_BYTES // max(lines.nbytes, 1))
+        for first in range(0, len(lines), rows):
+            data = joined(lines.slice(first, rows))
+            begin = 0
+            while begin < len(data):
+                stop = end_of_word(data, begin + 2 * BLOCK_BYTES)
+                self._add_block(data[begin:stop])
+                begin = stop
 
     def take(self) -> tuple[pa.Array, pa.Array]:
         """Return the distinct words since the last call, each once in no particular order, and their counts (int64)."""
-        counted = [self._short.take_counts(), self._long.take_counts()]
+        counted = []
+        for table in self._tables:
+            counted.append(table.take_counts())
+            self._left += table.take_left()
         if self._left:
             others = pc.value_counts(pa.concat_arrays(self._left))
             counted.append((others.field(0), others.field(1)))
@@ -65,33 +80,29 @@ class WordCounter:
 
     def start(self) -> WordCounter:
         """Return a counter at zero: this one, with the words that it knows, or a new one where few places are left."""
-        if self._short.is_crowded or self._long.is_crowded:
+        if any(table.is_crowded for table in self._tables):
             return WordCounter()
         self.take()
         return self
 
-    def _add_block(self, data: Bytes) -> list[pa.Array]:
-        """Count the words of ``data``; return those that have no place in the tables, one by one."""
-        block = np.full(len(data) + 17, 32, dtype=np.uint8)  # the numbers of the last word end in the margin
-        block[1 : 1 + len(data)] = data
-        starts, ends = word_bounds(block)
-        sizes = ends - starts
-        # Position i of this view is the 64-bit number whose lowest byte is byte i.
-        numbers: Numbers = np.ndarray((len(block) - 7,), dtype="<u8", buffer=block, strides=(1,))
-        first = numbers[starts]
-        left = []
-        middle = np.flatnonzero(sizes >= 8)
-        if len(middle):
-            tails = sizes[middle]
-            if tails.max() > 14:
-                giants, middle = middle[tails > 14], middle[tails <= 14]
-                left.append(slices(block, starts[giants], ends[giants]))
-                tails = sizes[middle]
-            places = starts[middle]
-            second = shifted(numbers[places + 7], tails - 7)  # bytes 7 to 13 and the size, so never 0
-            left += self._long.add((second, first[middle]), block, places, tails)
-        left += self._short.add((shifted(first, sizes),), block, starts, sizes)
-        return left
+    def _add_block(self, data: Bytes) -> None:
+        """Count the words of ``data``."""
+        block = np.zeros((len(data) + 9) & ~7, dtype=np.uint8)
+        np.bitwise_xor(data, BLANK, out=block[1 : 1 + len(data)])
+        starts, sizes = word_places(block[: len(data) + 2])
+        numbers: Numbers = block.view("<u8")
+        keys: Keys = (numbers_at(numbers, starts),)
+        for table in self._tables:
+            last = keys[-1] & _MASKS.take(sizes, mode="clip")
+            table.add((*(key * (last != 0) for key in keys[:-1]), last))
+            longer = np.flatnonzero(sizes > 8)
+            if not len(longer):
+                return
+            starts, sizes = starts[longer] + 8, sizes[longer] - 8
+            if len(keys) < COLUMNS:
+                keys = (*(key[longer] for key in keys), numbers_at(numbers, starts))
+        starts -= 1  # the place in ``data``
+        self._left.append(slices(data, starts - 8 * COLUMNS, starts + sizes))
 
 
 def joined(lines: pa.Array) -> Bytes:
@@ -100,119 +111,174 @@ def joined(lines: pa.Array) -> Bytes:
         lines = lines.drop_null()
     if not len(lines):
         return np.zeros(0, dtype=np.uint8)
-    bounds = pa.array([0, len(lines)], pa.int32())
+    bounds = pa.array(np.array([0, len(lines)], dtype=np.int32))
     text = pc.binary_join(pa.ListArray.from_arrays(bounds, lines.cast(pa.binary())), b"\n")
     return np.frombuffer(text[0].as_buffer(), dtype=np.uint8)
-
-
-def is_in_word(data: Bytes) -> Bools:
-    """Return which bytes are not ASCII whitespace (as in ``bytes.split``)."""
-    inside: Bools = data != 32
-    inside &= (
-        data - np.uint8(9)
-    ) > 4  # tab, newline, vertical tab, form feed, carriage return; wraps below 9
-    return inside
 
 
 def end_of_word(data: Bytes, place: int) -> int:
     """Return the first whitespace at or after ``place``, or the end."""
     step = 4096
     while place < len(data):
-        inside = is_in_word(data[place : place + step])
-        if not inside.all():
-            return place + int(np.argmin(inside))
+        found = is_space(data[place : place + step] ^ np.uint8(BLANK))
+        if found.any():
+            return place + int(np.argmax(found))
         place += step
         step *= 2
     return len(data)
 
 
-def word_bounds(data: Bytes) -> tuple[Ints, Ints]:
-    """Return where the words of ``data`` start and end (exclusive); there is whitespace at both its ends."""
-    inside = is_in_word(data)
-    edges = np.flatnonzero(inside[1:] != inside[:-1])
-    edges += 1
-    return edges[0::2], edges[1::2]
+def is_space(block: Bytes) -> Bools:
+    """Return which bytes, changed by BLANK, are ASCII whitespace (as in ``bytes.split``)."""
+    found: Bools = block == 0
+    # tab, newline, vertical tab, form feed and carriage return are 9 to 13, and 41 to 45 when changed
+    found |= (block - np.uint8(9 ^ BLANK)) <= 4
+    return found
 
 
-def shifted(numbers: Numbers, sizes: Ints) -> Numbers:
-    """Return the first ``sizes`` bytes of each number, the size in the lowest byte; 0 for a size above 7."""
-    sizes = np.minimum(sizes, 8)
-    left = (56 - 8 * sizes).view(np.uint64)  # shifting by 64 or more, as a wrapped -8 is, gives 0
-    return ((numbers << np.uint64(8)) << left) | (sizes & 7).view(np.uint64)
+def word_places(block: Bytes) -> tuple[Ints, Ints]:
+    """Return where the words of ``block`` start and their sizes; there is whitespace at both its ends.
+
+    Where spaces follow each other there is a word of size 0 between them.
+    """
+    spaces = np.flatnonzero(is_space(block))
+    starts = spaces[:-1] + 1
+    return starts, spaces[1:] - starts
+
+
+def numbers_at(numbers: Numbers, places: Ints) -> Numbers:
+    """Return the 64-bit number that begins at each byte ``places`` of ``numbers`` (little-endian).
+
+    Two aligned reads are faster than one that numpy has to copy byte by byte.
+    """
+    at = places >> 3
+    bits = ((places & 7) << 3).view(np.uint64)
+    found: Numbers = numbers.take(at, mode="clip")  # a mode spares a look at every index first
+    found >>= bits
+    at += 1
+    above = numbers.take(at, mode="clip")
+    above <<= np.uint64(64) - bits  # numpy shifts by 64 to 0
+    found |= above
+    return found
+
+
+def mixed(keys: Keys) -> Numbers:
+    """Return a hash of each word, 0 for one whose numbers are 0."""
+    hashes: Numbers = keys[0] * _MULTIPLIERS[0]
+    for key, multiplier in zip(keys[1:], _MULTIPLIERS[1:], strict=False):
+        hashes ^= key
+        hashes *= multiplier
+    return hashes
+
+
+def slots_of(hashes: Numbers, probe: int) -> Ints:
+    """Return the slot of each hash that is tried as number ``probe``: its uppermost bits, then some below them."""
+    slots = hashes >> np.uint64(64 - TABLE_BITS - 8 * probe)
+    if probe:
+        slots &= np.uint64((1 << TABLE_BITS) - 1)
+    return slots.view(np.int64)
 
 
 class _Table:
     """Words that got a slot, and their counts since these were taken last.
 
-    The first key of a word is never 0: 0 marks a free slot, and in slot 0 the words that are counted elsewhere.
+    The last key of a word is never 0: 0 marks a free slot, and in slot 0 the words that are counted elsewhere.
     """
 
     def __init__(self, columns: int) -> None:
         size = 1 << TABLE_BITS
         self._keys = [np.zeros(size, dtype=np.uint64) for _ in range(columns)]
         self._counts = np.zeros(size, dtype=np.int64)
-        self._word_of = np.zeros(size, dtype=np.int64)  # position in ``_words``
-        self._words = pa.array([], pa.binary())
+        self._added: list[Keys] = []  # words to be counted
+        self._added_words = 0
+        self._waiting: list[Keys] = []  # words that are not in their first place, one by one
+        self._waiting_words = 0
+        self._left: list[Keys] = []  # words without a slot, one by one
 
-    def add(self, keys: tuple[Numbers, ...], data: Bytes, starts: Ints, sizes: Ints) -> list[pa.Array]:
-        """Count words given as numbers and as places in ``data``; return those that find no slot."""
-        mixed = keys[0] * _MULTIPLIERS[0]
-        for key, multiplier in zip(keys[1:], _MULTIPLIERS[1:], strict=False):
-            mixed ^= key
-            mixed *= multiplier
-        slots = (mixed >> np.uint64(64 - TABLE_BITS)).view(np.int64)
-        missing = self._differ(slots, keys)
-        self._counts += np.bincount(slots, minlength=len(self._counts))
-        if not len(missing):
-            return []
-        self._counts -= np.bincount(slots[missing], minlength=len(self._counts))
-        slots = slots[missing]
+    def add(self, keys: Keys) -> None:
+        """Count words, at once or later."""
+        self._added.append(keys)
+        self._added_words += len(keys[0])
+        if self._added_words >= ADDED_WORDS:
+            self._count_added()
+
+    def _count_added(self) -> None:
+        """Count the words that were added; those that are not in their first place have to wait."""
+        added, self._added, self._added_words = self._added, [], 0
+        counted = []
+        for keys in added:
+            slots = slots_of(mixed(keys), 0)
+            missing = self._differ(slots, keys)
+            if len(missing):
+                self._waiting.append(tuple(key[missing] for key in keys))
+                self._waiting_words += len(missing)
+                slots[missing] = 0
+            counted.append(slots)
+        for slots in counted:
+            np.add.at(self._counts, slots, 1)
+        if self._waiting_words >= WAITING_WORDS:
+            self._place_waiting()
+
+    def _place_waiting(self) -> None:
+        """Count the words that wait, giving those that are new a slot."""
+        if not self._waiting:
+            return
+        keys: Keys = tuple(map(np.concatenate, zip(*self._waiting, strict=True)))
+        self._waiting, self._waiting_words = [], 0
+        hashes = mixed(keys)
         for probe in range(PROBES):
-            if probe:
-                address = mixed[missing] >> np.uint64(64 - TABLE_BITS - 8 * probe)
-                slots = (address & np.uint64((1 << TABLE_BITS) - 1)).view(np.int64)
-            few = tuple(key[missing] for key in keys)
-            self._settle(slots, few, data, starts[missing], sizes[missing])
-            refused = self._differ(slots, few)
-            kept = np.ones(len(slots), dtype=bool)
-            kept[refused] = False
-            np.add.at(self._counts, slots[kept], 1)
-            missing, slots = missing[refused], slots[refused]
-            if not len(missing):
-                return []
-        return [slices(data, starts[missing], starts[missing] + sizes[missing])]
+            slots = slots_of(hashes, probe)
+            self._settle(slots, keys)
+            refused = self._differ(slots, keys)
+            slots[refused] = 0
+            np.add.at(self._counts, slots, 1)
+            if not len(refused):
+                return
+            keys, hashes = tuple(key[refused] for key in keys), hashes[refused]
+        self._left.append(keys)
 
     @property
     def is_crowded(self) -> bool:
         """Whether most slots are taken, perhaps by words that do not come again."""
-        return len(self._words) > (3 << TABLE_BITS) // 4
+        return int(np.count_nonzero(self._keys[-1])) > (3 << TABLE_BITS) // 4
 
     def take_counts(self) -> tuple[pa.Array, pa.Array]:
         """Return the words counted since the last call and how often each was; the counts start at 0 again."""
+        self._count_added()
+        self._place_waiting()
         used = 1 + np.flatnonzero(self._counts[1:])
         counts = self._counts[used]
         self._counts[:] = 0
-        return self._words.take(pa.array(self._word_of[used])), pa.array(counts)
+        return spelled(tuple(column[used] for column in self._keys)), pa.array(counts)
 
-    def _differ(self, slots: Ints, keys: tuple[Numbers, ...]) -> Ints:
+    def take_left(self) -> list[pa.Array]:
+        """Return the words that found no slot since the last call, one by one."""
+        left, self._left = [spelled(keys) for keys in self._left], []
+        return left
+
+    def _differ(self, slots: Ints, keys: Keys) -> Ints:
         # take with a mode is twice as fast as [slots], which looks at every slot first
         differ = self._keys[0].take(slots, mode="clip") != keys[0]
         for table, key in zip(self._keys[1:], keys[1:], strict=True):
             differ |= table.take(slots, mode="clip") != key
         return np.flatnonzero(differ)
 
-    def _settle(self, slots: Ints, keys: tuple[Numbers, ...], data: Bytes, starts: Ints, sizes: Ints) -> None:
+    def _settle(self, slots: Ints, keys: Keys) -> None:
         """Give each free slot to one of the words that want it."""
-        new = np.flatnonzero((self._keys[0][slots] == 0) & (slots != 0))
-        if not len(new):
-            return
-        # Of several assignments to one place the last one stays: that word is the slot's.
-        self._word_of[slots[new]] = new
-        new = np.unique(self._word_of[slots[new]])
+        new = np.flatnonzero((self._keys[-1].take(slots, mode="clip") == 0) & (slots != 0))
+        # Of several assignments to one place the last one stays, in each of the columns: that word is the slot's.
         for table, key in zip(self._keys, keys, strict=True):
             table[slots[new]] = key[new]
-        self._word_of[slots[new]] = np.arange(len(self._words), len(self._words) + len(new))
-        self._words = pa.concat_arrays([self._words, slices(data, starts[new], starts[new] + sizes[new])])
+
+
+def spelled(keys: Keys) -> pa.Array:
+    """Return the words that ``keys`` stand for, as a binary array."""
+    letters = np.stack(keys, axis=1).astype("<u8").view(np.uint8)
+    kept = letters != 0
+    ends = np.zeros(len(letters) + 1, dtype=np.int32)
+    np.cumsum(np.count_nonzero(kept, axis=1), out=ends[1:])
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(letters[kept] ^ np.uint8(BLANK))]
+    return pa.Array.from_buffers(pa.binary(), len(letters), buffers)
 
 
 def slices(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:

@@ -109,7 +109,10 @@ def test_worker_processes_count_the_same_words(run_job: Any, tmp_path: Path) -> 
                         b"\x00",
                         b"\xff\xfe",
                         b"8bytes--",
-                        b"x" * 15,
+                        b"9bytes---",
+                        b"x" * 16,
+                        b"x" * 24,
+                        b"x" * 25,
                     ]
                 ),
                 max_size=30,
@@ -133,7 +136,9 @@ def test_words_that_find_no_place_in_the_table_are_counted_too(monkeypatch: pyte
     # 16 slots for 3,000 words: nearly all are refused; blocks of 1 KiB make words meet their slots many times.
     monkeypatch.setattr("jobs.words.TABLE_BITS", 4)
     monkeypatch.setattr("jobs.words.BLOCK_BYTES", 1 << 10)
-    lines = [b" ".join(b"%d-%s" % (i * j % 3000, b"y" * (i % 17)) for j in range(20)) for i in range(500)]
+    monkeypatch.setattr("jobs.words.ADDED_WORDS", 300)
+    monkeypatch.setattr("jobs.words.WAITING_WORDS", 200)
+    lines = [b" ".join(b"%d-%s" % (i * j % 3000, b"y" * (i % 29)) for j in range(20)) for i in range(500)]
     counter = WordCounter()
     for batch in (lines[:200], lines[200:]):
         words, counts = counter.count(pa.array(batch, pa.binary()))
