@@ -51,12 +51,10 @@ class Cluster:
         self.moved_bytes = 0
         self.spilled_bytes = 0
         self._cluster = None if address else _start_processes(workers, memory_bytes or 0, spill)
-        try:
-            self._client = Client(address or self._cluster, set_as_default=False, timeout=CONNECT_S)
-        except OSError as error:
-            if self._cluster is not None:
-                self._cluster.close()
-            raise GraphError(f"no Dask scheduler answers at {address}: {error}") from None
+        if address is not None:
+            self._client = _connect(address)
+        else:
+            self._client = Client(self._cluster, set_as_default=False, timeout=CONNECT_S)
         try:
             self._addresses = _workers_of(self._client, address)
             if address is not None:
@@ -156,6 +154,29 @@ class Cluster:
             self.moved_bytes += now["moved"] - before.get("moved", 0)
             self.spilled_bytes += now["spilled"] - before.get("spilled", 0)
             self._seen[address] = now
+
+
+def count_slots(address: str) -> int:
+    """Return how many tasks the cluster of the Dask scheduler at ``address`` runs at a time.
+
+    Raises:
+        GraphError: nobody answers there, or the cluster has no worker.
+    """
+    client = _connect(address)
+    try:
+        _workers_of(client, address)
+        return sum(client.nthreads().values())
+    finally:
+        client.close(timeout=2)
+
+
+def _connect(address: str) -> Any:
+    from distributed import Client
+
+    try:
+        return Client(address, set_as_default=False, timeout=CONNECT_S)
+    except (OSError, ValueError) as error:
+        raise GraphError(f"no Dask scheduler answers at {address}: {error}") from None
 
 
 def _start_processes(workers: int, memory_bytes: int, spill: bool) -> Any:

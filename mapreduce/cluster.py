@@ -49,6 +49,7 @@ class ClusterWorker(Worker):
         self.hello = hello
         self.future = future
         self.address = address
+        self._printed_bytes = 0
 
     @property
     def ended(self) -> bool:
@@ -57,14 +58,19 @@ class ClusterWorker(Worker):
 
     def end_description(self) -> str:
         """Say how the process ended, as far as Dask knows."""
-        from distributed import wait
+        try:
+            ended = self.future.result(timeout=_END_NOTICE_S)
+        except Exception:  # a time-out, or one of the words that distributed has for a worker that is gone
+            return f"was lost with its Dask worker {self.address}"
+        unsent = ended["log_bytes"] - self._printed_bytes
+        if unsent > 0:  # a crash leaves its last words there
+            self.keep_printed(ended["printed"][-unsent:])
+        return f"{describe_end(ended['code'])} on {self.address}"
 
-        with contextlib.suppress(Exception):  # also a time-out: then its Dask worker is gone
-            wait(self.future, timeout=_END_NOTICE_S)
-        if self.future.status == "finished":
-            with contextlib.suppress(Exception):
-                return f"{describe_end(self.future.result(timeout=_END_NOTICE_S)['code'])} on {self.address}"
-        return f"was lost with its Dask worker {self.address}"
+    def keep_printed(self, printed: bytes) -> None:
+        """Add to its log what the worker has sent."""
+        self._printed_bytes += len(printed)
+        super().keep_printed(printed)
 
 
 class ClusterPool(Pool):
@@ -297,7 +303,7 @@ class ClusterPool(Pool):
             # A scheduler that is gone, or a worker that does not answer, must not keep this process.
             with contextlib.suppress(Exception):
                 self._client.cancel([future for _, future in self._futures.values()])
-                self._ask(wait_until_gone, self._token, _END_S, on_error="ignore")
+                self._ask(wait_until_gone, _END_S, self._token, on_error="ignore")
             self._client.close(timeout=2)
             self._wake.close()
             self._woken.close()
@@ -323,11 +329,18 @@ class ClusterPool(Pool):
                 raise BadJob(f"{url} is a chunk store on this machine, {_elsewhere(far[0])}")
             if protocol in ("", "file", "local"):
                 paths[_existing(os.path.abspath(path))] = url
-        here = look_at(list(paths))
-        for address, there in self._ask(look_at, list(paths), workers=far).items():
-            for url, mine, its in zip(paths.values(), here, there, strict=True):
-                if mine != its:
-                    raise BadJob(f"{url} is a file of this machine, {_elsewhere(address)}")
+        for last in (False, False, True):  # somebody else may be writing into a folder just now
+            here = look_at(list(paths))
+            for address, there in self._ask(look_at, list(paths), workers=far).items():
+                other = [
+                    url for url, mine, its in zip(paths.values(), here, there, strict=True) if mine != its
+                ]
+                if other and last:
+                    raise BadJob(f"{other[0]} is a file of this machine, {_elsewhere(address)}")
+                if other:
+                    break
+            else:
+                return
 
     def _meet(self, addresses: list[str]) -> None:
         """Find out whether Dask workers can run our processes, and whether they see the files of this machine.

@@ -31,7 +31,7 @@ from .tuning import worker_environment
 
 CONNECT_S = 20.0
 HELLO_LENGTH = struct.Struct(">I")
-_TAIL_BYTES = 2000
+_TAIL_BYTES = 1 << 16
 # A machine that is gone without a word is noticed after about a minute and a half.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
@@ -89,12 +89,12 @@ def hold_worker(berth: Berth) -> dict[str, Any]:
             _held[berth.token] -= 1
 
 
-async def wait_until_gone(token: bytes, timeout_s: float) -> bool:
-    """Wait until no worker of a pool is held here, for the whole Dask worker; false when that takes too long."""
+async def wait_until_gone(timeout_s: float, token: bytes | None = None) -> bool:
+    """Wait until this Dask worker holds no worker of a pool, or of any; false when that takes too long."""
     deadline = time.monotonic() + timeout_s
-    while _held[token] and time.monotonic() < deadline:
+    while (held := _held[token] if token else _held.total()) and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
-    return not _held[token]
+    return not held
 
 
 def _hold(berth: Berth) -> dict[str, Any]:
@@ -136,8 +136,9 @@ def _hold(berth: Berth) -> dict[str, Any]:
             os.close(leash)
             os.close(held)
         with open(log, "rb") as printed:
-            printed.seek(max(0, os.path.getsize(log) - _TAIL_BYTES))
-            return {"code": code, "printed": printed.read()}
+            size = os.path.getsize(log)
+            printed.seek(max(0, size - _TAIL_BYTES))
+            return {"code": code, "log_bytes": size, "printed": printed.read()}
 
 
 def _own_environment() -> dict[str, str]:

@@ -14,8 +14,6 @@ import socket
 import struct
 import threading
 
-from . import runs
-
 TOKEN_BYTES = 32
 FETCH_TIMEOUT_S = 30.0
 _PATH_LENGTH = struct.Struct(">I")
@@ -24,17 +22,18 @@ _RANGE = struct.Struct(">qq")
 _LONGEST_PATH = 1 << 12
 
 _token = b""  # of the pool that this worker belongs to
+served_at = ""  # "host:port" where this process gives out its runs; nowhere by default
 
 
 def serve_runs(host: str, token: bytes, folder: str) -> None:
     """Give out the runs below ``folder`` from a thread of this process, and have new ones say where that is."""
-    global _token
+    global _token, served_at
     _token = token
     try:
         listener = socket.create_server((host, 0), backlog=512)
     except OSError:  # an address by which others know this machine, which it does not know itself
         listener = socket.create_server(("", 0), backlog=512)
-    runs.served_at = f"{host}:{listener.getsockname()[1]}"
+    served_at = f"{host}:{listener.getsockname()[1]}"
     root = os.path.realpath(folder) + os.sep
     threading.Thread(target=_accept_forever, args=(listener, token, root), daemon=True, name="runs").start()
 
@@ -98,7 +97,9 @@ class RemoteRun:
         Raises:
             OSError: the other side is gone.
         """
-        wanted = max(min(len(view), self.size - offset), 0)
+        wanted = min(len(view), self.size - offset)
+        if wanted <= 0:
+            return 0
         self._connection.sendall(_RANGE.pack(offset, wanted))
         filled = 0
         while filled < wanted:

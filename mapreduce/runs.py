@@ -16,25 +16,21 @@ import ctypes
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
+from mapreduce import cluster_runs
 from mapreduce.errors import Damaged
 from mapreduce.meter import current_meter, timing
-
-if TYPE_CHECKING:
-    from mapreduce.cluster_runs import RemoteRun
 
 BLOCK_BYTES = 512 << 10
 _INDEX_FIELDS = 5
 _LEAST_HOLE_BYTES = 1 << 20
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
-
-served_at = ""  # "host:port" where this process gives out its runs; set by ``cluster_runs.serve_runs``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +87,7 @@ class RunWriter:
             bytes=tuple(self.bytes),
             index_offset=self.offset,
             blocks=len(self.index),
-            at=served_at,
+            at=cluster_runs.served_at,
         )
 
     def abort(self) -> None:
@@ -132,7 +128,7 @@ class RunReader:
     def __init__(self, run: Run, partition: int, schema: pa.Schema) -> None:
         self.run, self.schema = run, schema
         self.file = -1
-        self.remote: RemoteRun | None = None
+        self.remote: cluster_runs.RemoteRun | None = None
         try:
             self.file = os.open(run.path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, PermissionError):
@@ -235,13 +231,11 @@ class RunReader:
             self.file = -1
 
 
-def _open_elsewhere(run: Run) -> RemoteRun:
-    from mapreduce.cluster_runs import RemoteRun
-
+def _open_elsewhere(run: Run) -> cluster_runs.RemoteRun:
     if not run.at:
         raise _damaged(run, "is gone; its map task has to run again")
     try:
-        return RemoteRun(run.at, run.path)
+        return cluster_runs.RemoteRun(run.at, run.path)
     except OSError as error:
         raise _damaged(run, f"cannot be fetched from {run.at} ({error}); run its map task again") from None
 

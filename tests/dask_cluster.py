@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,10 +21,12 @@ class StartedCluster:
         self.folder = folder
         self.commands: list[subprocess.Popen[str]] = []
 
-    def add_workers(self, count: int, *, threads: int = 1, **environment: str) -> subprocess.Popen[str]:
-        """Start a command with ``count`` worker processes and wait until they are registered."""
+    def add_workers(
+        self, count: int, *, threads: int = 1, before: Sequence[str] = (), **environment: str
+    ) -> subprocess.Popen[str]:
+        """Start a command (behind the words ``before``) with ``count`` worker processes and wait until they are registered."""
         command = subprocess.Popen(
-            [*_DASK, "worker", self.address, "--nthreads", str(threads), "--nworkers", str(count),
+            [*before, *_DASK, "worker", self.address, "--nthreads", str(threads), "--nworkers", str(count),
              "--no-dashboard", "--local-directory", self.folder],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd="/", env={**os.environ, **environment},
         )  # fmt: skip
@@ -46,10 +48,8 @@ class StartedCluster:
 
 
 @contextmanager
-def started_cluster(
-    folder: str, before_workers: Callable[[str], None] | None = None, **environment: str
-) -> Iterator[StartedCluster]:
-    """Start a scheduler; ``before_workers`` is called with its address."""
+def started_cluster(folder: str, **environment: str) -> Iterator[StartedCluster]:
+    """Start a scheduler; its workers will have their disks in ``folder``."""
     settings: dict[str, Any] = {"stdout": subprocess.DEVNULL, "cwd": "/", "text": True}
     scheduler = subprocess.Popen(
         [*_DASK, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"],
@@ -65,7 +65,6 @@ def started_cluster(
         yield cluster
     finally:
         commands = [*(cluster.commands if cluster else []), scheduler]
-        for process in commands:
+        for process in commands:  # the scheduler last, for the workers take leave of it
             process.terminate()
-        for process in commands:
             process.wait(30)

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 @click.option("-p", "parameters", multiple=True, metavar="NAME=VALUE", help="A parameter of the job.")
 @click.option("--input", "named", multiple=True, metavar="NAME=URL", help="An input by its name in the job.")
 @click.option(
-    "--workers", type=click.IntRange(min=0), help="Worker processes; 0 runs all in this one. [default: cores]"
-)
+    "--workers", type=click.IntRange(min=0),
+    help="Worker processes; 0 runs all in this one. [default: cores; of a cluster its slots]",
+)  # fmt: skip
 @click.option("--partitions", type=click.IntRange(min=1), help="Reduce tasks of stages that do not say.")
 @click.option("--memory", type=Size(), default="2GB", show_default=True, help="Per worker process.")
 @click.option("--split-size", type=Size(), default="64MiB", show_default=True, help="Input of one map task.")
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--scheduler", metavar="WHERE",
-    help="With --engine dag: threads, processes, or a Dask scheduler's tcp://host:port. [default: by the job]",
+    help="A Dask scheduler's tcp://host:port, or with --engine dag threads or processes. [default: this machine]",
 )  # fmt: skip
 @click.option("--cache", type=Size(), help="With --engine dag: keep at most so much between rounds.")
 @click.option("--spill", is_flag=True, help="With --engine dag: values may go to disk when memory is short.")
@@ -110,8 +111,16 @@ def run(
         raise click.UsageError(f"--json: the folder of {json_file} does not exist")
     if replication is not None and not store.startswith("gfs://"):
         raise click.UsageError(f"--replication belongs to gfs:// stores; the store is {store}")
-    if engine != "dag" and (scheduler is not None or cache is not None or spill):
-        raise click.UsageError("--scheduler, --cache and --spill go with --engine dag")
+    if engine != "dag" and (cache is not None or spill):
+        raise click.UsageError("--cache and --spill go with --engine dag")
+    on_cluster = scheduler is not None and "://" in scheduler
+    if engine != "dag" and scheduler is not None and not on_cluster:
+        raise click.UsageError(
+            f"--scheduler {scheduler} goes with --engine dag; MapReduce takes the address of a Dask scheduler, "
+            "such as tcp://host:8786"
+        )
+    if on_cluster and workers == 0:
+        raise click.UsageError("--workers 0 runs the job in this process, --scheduler elsewhere: choose one")
     for name, option in (("store", "--store"), ("replication", "--replication"), ("timeout_s", "--timeout")):
         if engine == "dag" and was_given(name):
             raise click.UsageError(
@@ -127,7 +136,7 @@ def run(
     count = len(os.sched_getaffinity(0)) if workers is None else workers
     with ExitStack() as stack:
         pool = None
-        if engine == "mapreduce":
+        if engine == "mapreduce" and not on_cluster:
             scratch = stack.enter_context(Scratch()).folder
             pool = stack.enter_context(Pool(count, memory_bytes=memory, timeout_s=timeout_s, scratch=scratch))
             pool.start(1)
@@ -144,8 +153,12 @@ def run(
         if partitions is not None and "partitions" in found.parameters:
             values.setdefault("partitions", partitions)
         given = assign_inputs(found, inputs, split_parameters(named, "--input"))
+        if scheduler is not None and on_cluster and workers is None:
+            from dag.on_cluster import count_slots
+
+            count = count_slots(scheduler)
         options = mapreduce.Options(
-            workers=count, memory_bytes=memory, timeout_s=timeout_s,
+            workers=count, scheduler=scheduler if engine == "mapreduce" else None, memory_bytes=memory, timeout_s=timeout_s,
             partitions=partitions, split_bytes=split_size, store=store,
             store_options={} if replication is None else {"replication": replication},
             output_format=output_format, compression=compression, overwrite=overwrite,
@@ -153,7 +166,7 @@ def run(
         )  # fmt: skip
         progress = stack.enter_context(Progress(quiet=quiet))
         result: RunResult | GraphResult
-        if pool is not None:
+        if engine == "mapreduce":
             result = mapreduce.run(
                 found, *given, output=output, parameters=values, options=options, report=progress.report,
                 pool=pool,
@@ -230,6 +243,8 @@ def summarise(result: RunResult | GraphResult) -> None:
     if not console.is_terminal:
         console = Console(stderr=True, width=160)  # a pipe has no width; do not fold the table
     console.print(task_table(result) if is_graph(result) else stage_table(result))
+    if is_graph(result) and result.scheduler:
+        console.print(f"ran on {result.scheduler}: {result.scheduler_reason}", highlight=False, markup=False)
     for name, value in sorted(result.counters.items()):
         console.print(f"  {name}: {value:,}", highlight=False)
     console.print(
@@ -245,14 +260,18 @@ def was_given(parameter: str) -> bool:
 
 def through_store() -> str:
     """Return this command line for the other engine."""
-    words, left = [], False
-    for word in sys.argv[1:]:
-        if left or word == "--spill" or word.startswith(("--engine=", "--scheduler=", "--cache=")):
-            left = False
-        elif word in ("--engine", "--scheduler", "--cache"):
-            left = True
-        else:
-            words.append(word)
+    words: list[str] = []
+    given = iter(sys.argv[1:])
+    for word in given:
+        name, equals, value = word.partition("=")
+        if name == "--spill":
+            continue
+        if name in ("--engine", "--scheduler", "--cache"):
+            value = value if equals else next(given, "")
+            if name == "--scheduler" and "://" in value:  # MapReduce runs there too
+                words += [name, value]
+            continue
+        words.append(word)
     return shlex.join(["mr", *words, "--engine", "mapreduce"])
 
 

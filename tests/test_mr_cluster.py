@@ -1,0 +1,404 @@
+"""MapReduce on a Dask cluster that somebody else started: the same bytes as here, whoever dies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from dask_cluster import StartedCluster, started_cluster
+from mr_command import MrCommand
+
+import mapreduce
+from jobs.catalog import find_job
+from mapreduce import Options, Stage, cluster_runs, job, total
+from mapreduce.cluster import ClusterPool
+from mapreduce.cluster_runs import RemoteRun, serve_runs
+from mapreduce.errors import BadJob, FunctionFailed, WorkerFailed
+from mapreduce.pool import AttemptRow
+from mapreduce.scratch import Scratch
+
+TEXT = "the ant and the bee\nthe cow\n\nant\n" * 2000
+SPLIT_BYTES = 8_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedCluster]:
+    folder = str(tmp_path_factory.mktemp("dask"))
+    elsewhere = str(tmp_path_factory.mktemp("home-of-the-cluster"))
+    with started_cluster(folder, MR_HOME=elsewhere) as started:
+        with pytest.raises(WorkerFailed, match=f"{started.address} has no worker; start one with"):
+            open_pool(started.address, folder)
+        started.add_workers(2, MR_HOME=elsewhere)
+        yield started
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    path = tmp_path / "in.txt"
+    path.write_text(TEXT)
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test: nothing on the workers' disks, no task of ours in the scheduler."""
+    yield
+    if "cluster" in request.fixturenames:
+        from distributed import Client
+
+        started: StartedCluster = request.getfixturevalue("cluster")
+        assert left_on(started) == []
+        with Client(started.address, set_as_default=False) as client:
+            keys = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+        assert [key for key in keys if "mapreduce" in str(key)] == []
+
+
+def left_on(started: StartedCluster) -> list[Path]:
+    return [path for path in Path(started.folder).rglob("*") if path.name.startswith("mrdag-")]
+
+
+def open_pool(address: str, scratch: str) -> ClusterPool:
+    return ClusterPool(address, memory_bytes=256 << 20, scratch=scratch)
+
+
+def run_both(name: Any, text: Any, tmp_path: Path, scheduler: str, **options: Any) -> list[AttemptRow]:
+    """Run a job here and on two workers of the cluster; the parts are the same; return the rows of the cluster."""
+    found = find_job(name) if isinstance(name, str) else name
+    settings = Options(workers=2, split_bytes=SPLIT_BYTES, **options)
+    results = [mapreduce.run(found, text, output=str(tmp_path / "here"), options=settings)]
+    with Scratch() as scratch, open_pool(scheduler, scratch.folder) as pool:
+        come(pool, 2)
+        results.append(
+            mapreduce.run(found, text, output=str(tmp_path / "there"), options=settings, pool=pool)
+        )
+    here, there = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("here", "there")
+    )
+    assert here == there
+    assert sum(map(len, here.values())) > 0
+    assert results[0].counters == results[1].counters
+    return [row for stage in results[1].stages for row in stage.attempts]
+
+
+def words(offset: int, line: str, *, counters: Counter[str]) -> Iterator[tuple[str, int]]:
+    counters["lines"] += 1
+    for word in line.split():
+        yield word, 1
+
+
+def swap(word: str, count: int) -> Iterator[tuple[int, str]]:
+    yield -count, word
+
+
+def first(count: int, words: Any) -> Iterator[tuple[int, Any]]:
+    yield count, sorted(words)
+
+
+@job
+def ranked(text: Any) -> Any:
+    """A chain whose intermediate goes through the store."""
+    counts = Stage(map=words, combine=total, reduce=total, partitions=3)(text)
+    return Stage(map=swap, reduce=first, partitions=2)(counts)
+
+
+def together(fifo: str) -> Any:
+    """The same job, of which two workers do the first two maps at the same time: each waits for the other."""
+    os.mkfifo(fifo)
+
+    def meet(*, task: Any) -> None:
+        if task.kind == "map" and task.index < 2 and os.path.exists(fifo):
+            with open(fifo, "rb" if task.index else "wb"):
+                Path(fifo).unlink(missing_ok=True)
+
+    @job
+    def ranked(text: Any) -> Any:
+        counts = Stage(map=words, setup=meet, combine=total, reduce=total, partitions=3)(text)
+        return Stage(map=swap, reduce=first, partitions=2)(counts)
+
+    return ranked
+
+
+@pytest.mark.parametrize("name", ["wordcount", "sort"])
+def test_a_library_job_gives_the_same_bytes_as_on_this_machine(
+    name: str, cluster: StartedCluster, text: str, tmp_path: Path
+) -> None:
+    rows = run_both(name, text, tmp_path, cluster.address, partitions=3)
+    assert {row.outcome for row in rows} == {"done"}
+
+
+def test_a_chain_goes_through_the_store_of_the_driver(
+    cluster: StartedCluster, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the workers have another folder, and another MR_HOME
+    rows = run_both(ranked, "in.txt", tmp_path, cluster.address)
+    assert sum(row.store_written_bytes for row in rows) > 0
+
+
+@pytest.mark.parametrize("whom", ["worker", "dask worker"])
+def test_a_worker_killed_in_the_middle_costs_no_record_and_adds_none(
+    whom: str, cluster: StartedCluster, text: str, tmp_path: Path
+) -> None:
+    flag = tmp_path / "killed"
+
+    def deadly(offset: int, line: str, *, counters: Counter[str], task: Any) -> Iterator[tuple[str, int]]:
+        if task.index == 7 and not flag.exists():
+            flag.touch()
+            os.kill(os.getppid() if whom == "dask worker" else os.getpid(), signal.SIGKILL)
+            signal.pause()
+        return words(offset, line, counters=counters)
+
+    def count(text: Any) -> Any:
+        return Stage(map=deadly, combine=total, reduce=total, partitions=3)(text)
+
+    settings = Options(split_bytes=SPLIT_BYTES, scheduler=cluster.address)
+    result = mapreduce.run(count, text, options=settings)
+    assert dict(result.records or []) == Counter(TEXT.split())
+    assert result.counters == {"lines": TEXT.count("\n")}
+    lost = [row for stage in result.stages for row in stage.attempts if row.outcome == "lost"]
+    assert [(row.kind, row.task, row.attempt) for row in lost] == [("map", 7, 0)]
+    end = {
+        "worker": "was killed by signal 9 (SIGKILL) on tcp",
+        "dask worker": "was lost with its Dask worker tcp",
+    }
+    assert end[whom] in lost[0].message
+
+
+def test_a_function_that_raises_gives_the_same_error_as_on_this_machine(
+    cluster: StartedCluster, text: str
+) -> None:
+    def broken(offset: int, line: str) -> Iterator[tuple[str, int]]:
+        raise KeyError("no such field")
+
+    def breaking(text: Any) -> Any:
+        return Stage(map=broken)(text)
+
+    said = []
+    for where in (None, cluster.address):
+        with pytest.raises(FunctionFailed, match="no such field") as caught:
+            mapreduce.run(breaking, text, options=Options(workers=1, scheduler=where))
+        said.append((str(caught.value), caught.value.traceback_text))
+    assert said[0] == said[1]
+    assert 'raise KeyError("no such field")' in said[1][1]
+
+
+def test_what_functions_print_is_in_the_log_of_the_run(
+    cluster: StartedCluster, text: str, home: Path
+) -> None:
+    def loud(offset: int, line: str) -> Iterator[tuple[str, int]]:
+        print("seen", line)
+        return iter([(line, 1)])
+
+    def printing(text: Any) -> Any:
+        return Stage(map=loud, combine=total, reduce=total)(text)
+
+    result = mapreduce.run(printing, text, options=Options(scheduler=cluster.address))
+    logs = [path.read_text() for path in (home / "runs" / result.run).glob("worker-*.log")]
+    assert Counter("".join(logs).splitlines()) == Counter(f"seen {line}" for line in TEXT.splitlines())
+
+
+def test_a_dask_worker_of_two_threads_holds_two_workers_and_others_may_join(
+    tmp_path: Path, text: str
+) -> None:
+    with started_cluster(str(tmp_path / "dask")) as started:
+        started.add_workers(1, threads=2)
+        rows = run_both(together(str(tmp_path / "fifo")), text, tmp_path, started.address)
+        assert len({row.worker for row in rows}) == 2
+        with Scratch() as scratch, open_pool(started.address, scratch.folder) as pool:
+            come(pool, 2)
+            assert [len(pids) for pids in pool.pids().values()] == [2]
+            assert pool.start(9) == []  # there are no more slots
+            processes = [psutil.Process(pid) for pid in pool.processes.values()]
+            assert len({process.ppid() for process in processes}) == 1
+        assert not any(process.is_running() for process in processes)
+        assert left_on(started) == []
+
+
+def come(pool: ClusterPool, count: int) -> None:
+    """Wait for workers."""
+    import select
+
+    assert pool.arrivals is not None
+    while len(pool.living()) < count:
+        pool.start(count)
+        if len(pool.living()) < count:
+            assert select.select([pool.arrivals], [], [], 60)[0]
+
+
+def test_workers_end_when_their_driver_is_killed(cluster: StartedCluster, tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "import sys, select, signal\n"
+        "from mapreduce.cluster import ClusterPool\n"
+        f"pool = ClusterPool({cluster.address!r}, memory_bytes=1 << 28, scratch={str(tmp_path)!r})\n"
+        "while len(pool.living()) < 2:\n"
+        "    pool.start(2)\n"
+        "    select.select([pool.arrivals], [], [], 1)\n"
+        "print(*pool.processes.values(), flush=True)\n"
+        "signal.pause()\n"
+    )
+    driver = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    processes = [psutil.Process(int(pid)) for pid in driver.stdout.readline().split()]
+    assert len(processes) == 2
+    driver.kill()
+    driver.wait()
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    assert alive == []
+    wait_for_clean_disks(cluster)
+
+
+def wait_for_clean_disks(started: StartedCluster) -> None:
+    from distributed import Client
+
+    from mapreduce.cluster_loop import wait_until_gone
+
+    with Client(started.address, set_as_default=False) as client:
+        assert all(client.run(wait_until_gone, 30.0).values())
+
+
+def test_ctrl_c_leaves_nothing_on_the_cluster(
+    cluster: StartedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    mr = MrCommand(tmp_path, monkeypatch, capfd)
+    started = tmp_path / "started"
+    os.mkfifo(started)
+    Path("slow.py").write_text(
+        "import time\n"
+        "from mapreduce import Stage, job\n"
+        f"def slow(offset, line):\n    open({str(started)!r}, 'w').close(); time.sleep(600)\n"
+        "@job\n"
+        "def slowly(text):\n    return Stage(map=slow)(text)\n"
+    )
+    Path("in.txt").write_text("a\n")
+    process = mr.start("run", "slow.py", "in.txt", "-o", "out", "--scheduler", cluster.address, "--quiet")
+    started.open().close()  # until a map has opened it
+    process.send_signal(signal.SIGINT)
+    ended = mr.finish(process)
+    assert ended.code == 130, ended
+    assert not Path("out").exists()
+    mr.check_nothing_left()
+
+
+def test_the_command_line_says_what_it_cannot_do(
+    cluster: StartedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    mr = MrCommand(tmp_path, monkeypatch, capfd)
+    Path("in.txt").write_text(TEXT)
+    ended = mr("run", "wordcount", "in.txt", "-o", "out", "--scheduler", "threads")
+    assert ended.code == 2
+    assert "threads goes with --engine dag" in ended.err
+    ended = mr("run", "wordcount", "in.txt", "-o", "out", "--scheduler", cluster.address, "--workers", 0)
+    assert ended.code == 2
+    monkeypatch.setattr("dag.on_cluster.CONNECT_S", 1)
+    monkeypatch.setattr("mapreduce.cluster.CONNECT_S", 1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+    ended = mr("run", "wordcount", "in.txt", "-o", "out", "--scheduler", nobody)
+    assert ended.code == 1
+    assert ended.complaint.startswith(f"no Dask scheduler answers at {nobody}")
+    ended = mr("run", "wordcount", "in.txt", "-o", "out", "--scheduler", cluster.address, "--quiet")
+    assert (ended.code, ended.err) == (0, "")
+    mr.check_nothing_left()
+
+
+# --- machines that do not share a disk: a mount namespace has files of its own ---
+
+
+def other_machine(*own: Path) -> list[str]:
+    """Return the words before a command that give it empty folders of its own in the place of these."""
+    mounts = "".join(f"mount -t tmpfs none {folder} && " for folder in own)
+    return ["unshare", "--map-root-user", "--mount", "sh", "-c", mounts + 'exec "$@"', "sh"]
+
+
+def needs_namespaces() -> None:
+    if not shutil.which("unshare"):
+        pytest.skip("no unshare here, which gives a process files of its own")
+    done = subprocess.run([*other_machine(), "true"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no mount namespaces here: {done.stderr.strip()}")
+
+
+def test_runs_on_another_disk_are_fetched_and_files_that_only_the_driver_has_are_refused(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_namespaces()
+    disk, temporary = tmp_path / "dask", tmp_path / "tmp"
+    disk.mkdir()
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with started_cluster(str(disk)) as started:
+        for _ in range(2):
+            started.add_workers(1, before=other_machine(disk, temporary))
+        # Paths of a filesystem that all see are fine, also for the store; the runs lie on disks that only one sees.
+        job = together(str(tmp_path / "fifo"))
+        rows = run_both(job, text, tmp_path, started.address, store=str(tmp_path / "store"))
+        reduces = [row for row in rows if row.kind == "reduce"]
+        assert {row.outcome for row in rows} == {"done"}
+        assert 0 < sum(row.moved_bytes for row in reduces) < sum(row.shuffle_bytes for row in reduces)
+        options = Options(scheduler=started.address)
+        with pytest.raises(
+            BadJob, match=r"gfs://runs/.* is a chunk store on this machine, and Dask worker tcp"
+        ):
+            mapreduce.run(ranked, text, options=options)
+        mine = temporary / "mine.txt"
+        mine.write_text("a\n")
+        options = Options(scheduler=started.address, store=str(tmp_path / "store"))
+        with pytest.raises(BadJob, match=r"mine.txt is a file of this machine, and Dask worker tcp"):
+            mapreduce.run(ranked, str(mine), options=options)
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    data = np.random.default_rng(1).bytes(3_000_000)
+    (folder / "run").write_bytes(data)
+    (tmp_path / "secret").write_bytes(b"not of this worker")
+    monkeypatch.setattr(cluster_runs, "_token", b"")
+    monkeypatch.setattr(cluster_runs, "served_at", "")
+    serve_runs("127.0.0.1", b"t" * 32, str(folder))
+    return {"at": cluster_runs.served_at, "path": str(folder / "run"), "data": data}
+
+
+def test_ranges_of_a_remote_run_are_those_of_the_file(served: Mapping[str, Any]) -> None:
+    data = served["data"]
+    run = RemoteRun(served["at"], served["path"])
+    for offset, size in [(0, 10), (2_999_990, 100), (1, 2_500_000), (3_000_000, 5), (4_000_000, 5)]:
+        buffer = bytearray(size)
+        count = run.read_into(memoryview(buffer), offset)
+        assert buffer[:count] == data[offset : offset + size]
+        assert count == len(data[offset : offset + size])
+    run.close()
+
+
+def test_only_runs_are_given_out_and_only_with_the_token(
+    served: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in (served["path"] + "2", served["path"] + "/../../secret", "/etc/passwd"):
+        with pytest.raises(FileNotFoundError):
+            RemoteRun(served["at"], path)
+    monkeypatch.setattr(cluster_runs, "_token", b"u" * 32)
+    with pytest.raises(ConnectionError):
+        RemoteRun(served["at"], served["path"])
+
+
+def test_a_stranger_is_not_heard(cluster: StartedCluster, tmp_path: Path) -> None:
+    with open_pool(cluster.address, str(tmp_path)) as pool:
+        come(pool, 2)
+        host, port = pool._listener.getsockname()
+        with socket.create_connection((host, port)) as stranger:
+            stranger.sendall(b"x" * 32)
+            assert stranger.recv(1) == b""  # closed, and nothing of it was read as a message
+        assert len(pool.living()) == 2
