@@ -212,6 +212,7 @@ def _first_batch(piece: Piece, source: Source, options: pyarrow.csv.ConvertOptio
                 raise _no_utf8(piece, source) from None
             except pa.ArrowInvalid as error:
                 if "straddling" not in str(error) or block_bytes >= LARGEST_BLOCK_BYTES:
+                    _check_separator(piece, source)
                     raise BadInput(f"{piece.url}: this is no CSV: {first_line(error)}") from error
         block_bytes *= 8
 

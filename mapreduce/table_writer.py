@@ -68,12 +68,10 @@ class TableWriter:
         if self._schema is None:
             # Types come from all of the first rows: a column may begin with None or with an integer.
             names = dict.fromkeys(name for row in rows for name in row)
-            table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
-            fields = [
-                pa.field(field.name, pa.string()) if pa.types.is_null(field.type) else field
-                for field in table.schema
-            ]
-            self._schema = pa.schema(fields)
+            types = {name: self._column(rows, name, None).type for name in names}
+            self._schema = pa.schema(
+                [(name, pa.string() if pa.types.is_null(type) else type) for name, type in types.items()]
+            )
         for row in rows:
             unknown = row.keys() - set(self._schema.names)
             if unknown:
@@ -81,7 +79,44 @@ class TableWriter:
                     f"a record has the field {min(unknown)!r}, which the first records did not have; "
                     "yield every field from the start, None where there is no value"
                 )
-        self.write_batch(pa.RecordBatch.from_pylist(rows, schema=self._schema))
+        columns = [self._column(rows, field.name, field.type) for field in self._schema]
+        self.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def _column(self, rows: list[dict[str, Any]], name: str, type: pa.DataType | None) -> pa.Array:
+        """Return a field of all rows as a column, of the given type or of the one that its values have."""
+        values = [row.get(name) for row in rows]
+        try:
+            return pa.array(values, type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            raise BadJob(self._explained(values, name, type, error)) from None
+
+    def _explained(self, values: list[Any], name: str, type: pa.DataType | None, error: Exception) -> str:
+        found = f"column {name!r} of the output cannot be {self._format}: "
+        for value in values:
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                return found + f"{value} has more than 64 bits; write text or jsonl, or yield it as a string"
+            if (
+                isinstance(value, tuple | list)
+                and type is None
+                and len({each.__class__ for each in value}) > 1
+            ):
+                return (
+                    found + f"{value!r:.60} holds several types; yield its parts as fields, "
+                    "(None, {'a': ..., 'b': ...}), or write text or jsonl"
+                )
+            try:
+                pa.array([value], type)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+                if type is None:
+                    return found + f"a {value.__class__.__name__} has no place in a table: {value!r:.60}"
+                break
+        else:
+            value = next((each for each in values if each.__class__ is not values[0].__class__), None)
+        other = type if type is not None else values[0].__class__.__name__
+        return (
+            found
+            + f"it has {value!r:.60} beside values of type {other}; yield one type per column, or write text or jsonl"
+        )
 
     def close(self) -> None:
         self._flush()
@@ -124,7 +159,8 @@ def _plain_schema(schema: pa.Schema) -> pa.Schema:
         type = field.type
         if pa.types.is_nested(type):
             raise BadJob(
-                f"column {field.name!r} is {type}, which has no place in CSV; write jsonl or parquet"
+                f"column {field.name!r} is {type}, which has no place in CSV; yield its parts as fields, "
+                "(None, {'a': ..., 'b': ...}), or write jsonl or parquet"
             )
         if pa.types.is_dictionary(type):
             type = type.value_type
