@@ -214,8 +214,8 @@ def describe(analysis: Analysis) -> str:
         f"tasks          {analysis.tasks:,}",
         f"work           {seconds(analysis.work_s)}",
         f"span           {seconds(analysis.span_s)}",
-        f"parallelism    {analysis.parallelism:.2f}, at most {analysis.max_width:,} tasks at once",
-        f"on {analysis.workers:>4} cores  between {seconds(analysis.lower_s)} and {seconds(analysis.upper_s)};"
+        f"parallelism    {analysis.parallelism:.2f}, at most {_tasks(analysis.max_width)} at once",
+        f"{f'on {_cores(analysis.workers)}':<15}between {seconds(analysis.lower_s)} and {seconds(analysis.upper_s)};"
         f" in this order {seconds(analysis.schedule.end_s)}",
         f"peak memory    {show_bytes(analysis.peak_memory_bytes)}",
         f"critical path  {' > '.join(path)}",
@@ -230,7 +230,15 @@ def describe(analysis: Analysis) -> str:
 
 
 def _in_steps(count: float) -> str:
-    return f"{count:g} tasks"
+    return f"{count:g} task{'' if count == 1 else 's'}"
+
+
+def _tasks(count: int) -> str:
+    return f"{count:,} task{'' if count == 1 else 's'}"
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'' if count == 1 else 's'}"
 
 
 def _times(graph: Graph) -> dict[Node, float]:

@@ -134,6 +134,7 @@ class Session:
 
     Args:
         scheduler: "threads", "processes", or the address of a Dask scheduler ("tcp://host:8786").
+        reason: why there, in words; kept for reports.
         workers: threads or processes, default one per core; a cluster has those that it has.
         memory_bytes: for the values of all workers together; default what the machine or the cluster has.
         cache_bytes: for kept values: the first that fit stay, the others are computed again by each graph; those of less than
@@ -146,6 +147,7 @@ class Session:
         self,
         *,
         scheduler: str = "threads",
+        reason: str = "",
         workers: int | None = None,
         memory_bytes: int | None = None,
         cache_bytes: int | None = None,
@@ -154,6 +156,7 @@ class Session:
     ) -> None:
         if workers is not None and workers < 1:
             raise ValueError(f"workers must be 1 or more, got {workers}")
+        self.scheduler, self.reason = scheduler, reason
         self.rows: list[TaskRow] = []
         self._cache_bytes = cache_bytes
         self._spill = spill

@@ -25,10 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from jobs.catalog import find_job
+from jobs.compare_cluster import ClusterUse
 from jobs.compare_driver import Way
 from jobs.compare_rows import Seen, graph_engine, mapreduce_engine
 from jobs.compare_watch import watch_processes
 from jobs.report.model import Comparison, Drawing, Edge, Engine, Moment, Parallelism, Rewrites
+from jobs.sizes import say_count
 from mapreduce.channel import receive_frame, send_frame
 from mapreduce.driving import source_of
 from mapreduce.errors import JobError
@@ -77,7 +79,9 @@ def compare(
         inputs: one per dataset of the job.
         parameters, options: of both engines; ``options.store`` is where MapReduce puts its intermediates.
         replications: of that store, one contestant for each; the first is the one that the verdict speaks of.
-        scheduler, cache_bytes: of the graph engine.
+        scheduler: of the graph engine; the address of a Dask scheduler is for both engines, and ``options.workers`` are then the
+            slots of its cluster.
+        cache_bytes: of the graph engine.
         baseline: also run the same functions in one thread of one process.
         tell: called with a line of progress before each run.
 
@@ -149,11 +153,12 @@ def _ways(
         scheduler=scheduler, cache_bytes=cache_bytes,
     )  # fmt: skip
     ways: dict[str, Way] = {}
+    there = scheduler if whole.on_cluster else None
     on_gfs = options.store.startswith("gfs://")
     for copies in replications if on_gfs else (1,):
         stored = {**options.store_options, **({"replication": copies} if on_gfs else {})}
         label = f"MapReduce, {copies} {'copy' if copies == 1 else 'copies'}" if on_gfs else "MapReduce"
-        ways[label] = replace(whole, engine="mapreduce", options={**common, "store_options": stored})
+        ways[label] = replace(whole, engine="mapreduce", options={**common, "store_options": stored, "scheduler": there})
     ways["DAG"] = whole
     if baseline:
         stored = {**options.store_options, **({"replication": 1} if on_gfs else {})}
@@ -252,9 +257,11 @@ def _timed(driver: _Driver, output: Path) -> Seen:
     os.sync()  # what the run before has written must not be this one's to wait for
     with watch_processes(driver.process.pid) as watched:
         facts = driver.ask(("run", str(output)))
+    elsewhere = facts.get("cluster", ClusterUse())
     return Seen(
-        began=watched.began, ended=watched.ended, cpu_s=watched.cpu_s, samples=tuple(watched.samples),
-        largest_bytes=watched.largest_bytes, facts=facts,
+        began=watched.began, ended=watched.ended, cpu_s=watched.cpu_s + elsewhere.cpu_s,
+        samples=elsewhere.add_to(watched.samples, watched.began),
+        largest_bytes=max(watched.largest_bytes, elsewhere.largest_bytes), facts=facts,
         output_bytes=sum(path.stat().st_size for path in output.iterdir()),
     )  # fmt: skip
 
@@ -280,13 +287,14 @@ def _command(way: Way) -> str:
     for name, value in way.parameters.items():
         words += ["-p", f"{name}={value}"]
     options, usual = way.options, vars(Options())
-    said: dict[str, Any] = {"--workers": options["workers"]}
+    said: dict[str, Any] = {"--workers": None if way.on_cluster else options["workers"]}
     for flag, name in _FLAGS.items():
         if options[name] != usual[name]:
             said[flag] = options[name]
     if way.engine == "dag":
         said |= {"--engine": "dag", "--scheduler": way.scheduler, "--cache": way.cache_bytes}
     else:
+        said |= {"--scheduler": options["scheduler"]}
         said |= {"--store": options["store"] if options["store"] != usual["store"] else None}
         said |= {"--replication": options["store_options"].get("replication")}
     for flag, value in said.items():
@@ -323,4 +331,4 @@ def _warnings(runs: int) -> Iterator[str]:
     if load > cores + 1.5:
         yield f"the machine was busy: a load of {load:.1f} on {cores} cores at the end"
     if runs < 5:
-        yield f"{runs} runs: the spread says little"
+        yield f"{say_count(runs, 'run')} of each: the spread says little"

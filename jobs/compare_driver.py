@@ -41,6 +41,11 @@ class Way:
     scheduler: str | None = None
     cache_bytes: int | None = None
 
+    @property
+    def on_cluster(self) -> bool:
+        """True if a Dask cluster that somebody else started does the work."""
+        return self.engine != "single" and self.scheduler is not None and "://" in self.scheduler
+
 
 def main() -> None:
     """Serve the process at the other end of the socket until it closes it."""
@@ -96,15 +101,31 @@ class _Runner:
         self.sizes: Mapping[str, int] | None = None
         self.last: Any = None
         self.scratch = stack.enter_context(Scratch()).folder
+        self.client: Any = None
         if way.engine == "mapreduce":
-            from mapreduce.processes import Pool
+            from mapreduce.runner import open_pool
 
-            self.pool = stack.enter_context(
-                Pool(self.options.workers, memory_bytes=self.options.memory_bytes, scratch=self.scratch)
-            )
+            # Beside the other engine's tasks, which need the slots while these workers wait.
+            self.pool = stack.enter_context(open_pool(self.options, self.scratch, shared=True))
+            if self.pool.scheduler is not None:
+                self.pool.start_all()
+        if way.on_cluster:
+            from distributed import Client
+
+            self.client = stack.enter_context(Client(way.scheduler, set_as_default=False))
 
     def run(self, output: str) -> dict[str, Any]:
         """Run the job once; returns what its report needs, times in seconds since the epoch."""
+        if self.client is None:
+            return self._run(output)
+        from jobs.compare_cluster import watching_cluster
+
+        pids = None if self.pool is None else self.pool.pids()
+        with watching_cluster(self.client, pids) as used:
+            facts = self._run(output)
+        return {**facts, "cluster": used}
+
+    def _run(self, output: str) -> dict[str, Any]:
         way = self.way
         if way.engine == "dag":
             return self._run_graph(output)
@@ -130,6 +151,7 @@ class _Runner:
         ready = ready_times(result.graphs, result.rows)
         return {
             "rows": [asdict(row) for row in result.rows],
+            "scheduler": f"{result.scheduler}: {result.scheduler_reason}",
             "ready": ready,
             "phases": [{"begin": ran.begin, "end": ran.end} for ran in result.graphs],
             "planned_bytes": planned_by_stage(result.graphs),

@@ -129,6 +129,7 @@ def graph_engine(
         engine=engine,
         label=label,
         command=command,
+        scheduler=found.facts["scheduler"],
         workers=workers,
         replication=replication,
         runs=tuple(_graph_run(each) for each in seen),

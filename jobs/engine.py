@@ -52,7 +52,8 @@ class RanGraph:
 class GraphResult:
     """Where the output lies and what it took.
 
-    ``rows`` has one row per task; ``planned_bytes`` of input were to be read, each range once.
+    ``rows`` has one row per task; ``planned_bytes`` of input were to be read, each range once.  ``scheduler`` is where the tasks
+    ran ("threads", "processes" or an address), ``scheduler_reason`` why there.
     """
 
     run: str
@@ -62,6 +63,8 @@ class GraphResult:
     graphs: tuple[RanGraph, ...] = field(repr=False)
     rows: tuple[TaskRow, ...] = field(repr=False)
     planned_bytes: int
+    scheduler: str = ""
+    scheduler_reason: str = ""
     records: list[Any] | None = field(default=None, repr=False)
 
     @property
@@ -150,16 +153,29 @@ def open_session(
     """
     import dask
 
-    from dag.run import Session, choose_scheduler
+    from dag.run import Session
 
     workers = max(options.workers, 1)
-    where = scheduler or ("processes" if spill else choose_scheduler(graph, workers)[0])
+    where, reason = place_of(graph, workers, scheduler=scheduler, spill=spill)
     own = "://" not in where
     with dask.config.set({"temporary-directory": folder}):
         return Session(
-            scheduler=where, workers=workers if own else None, cache_bytes=cache_bytes, spill=spill,
+            scheduler=where, reason=reason, workers=workers if own else None, cache_bytes=cache_bytes, spill=spill,
             memory_bytes=workers * options.memory_bytes if own else None, on_event=on_event,
         )  # fmt: skip
+
+
+def place_of(
+    graph: Graph, workers: int, *, scheduler: str | None = None, spill: bool = False
+) -> tuple[str, str]:
+    """Return where the tasks of ``graph`` run, and why there in words."""
+    from dag.run import choose_scheduler
+
+    if scheduler is not None:
+        return scheduler, "as asked for"
+    if spill:
+        return "processes", "threads cannot spill"
+    return choose_scheduler(graph, workers)
 
 
 class _Run:
@@ -199,10 +215,14 @@ class _Run:
             if self.session is not None:
                 rows = tuple(self.session.rows[self.first_row :])
                 self.session.forget(self.kept)
+                self.begun.record["scheduler"] = self.session.scheduler
+                self.begun.record["scheduler_reason"] = self.session.reason
             self.begun.record["rows"] = [asdict(row) for row in rows]
         return GraphResult(
             run=self.begun.run, job=self.begun.job.name, output=output, seconds=self.begun.seconds,
             graphs=tuple(self.graphs), rows=rows, planned_bytes=self.lowering.planned_bytes, records=records,
+            scheduler=self.session.scheduler if self.session else "",
+            scheduler_reason=self.session.reason if self.session else "",
         )  # fmt: skip
 
     def _write(self, final: Dataset, output: str) -> None:

@@ -1,7 +1,7 @@
 """Say what a job would be as a graph: its operators, what was rewritten and what not, and the shape of the tasks.
 
-Times and sizes are measured on short, evenly spaced pieces of the input and scaled up by its size; an operator that aggregates
-makes less than that says.  Of a job that is a generator only the graph up to its first ``yield`` is known before it runs.
+Times and sizes follow from trials on short, evenly spaced pieces of the input (``jobs.trial``); they are seconds of a core that
+does nothing else.  Of a job that is a generator only the graph up to its first ``yield`` is known before it runs.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from dag.analysis import Analysis, analyse
 from dag.expand import expand
 from dag.graph import Graph
 from dag.rewrite import optimise
-from jobs.explain import first_dataset
+from jobs.engine import place_of
+from jobs.explain import first_dataset, splits_of
 from jobs.lower import Lowering
+from jobs.sizes import format_size
 from jobs.stage_tasks import metered_graph
-from jobs.trial import try_graph
+from jobs.trial import decides, try_graph
 from mapreduce.inputs import Source
 from mapreduce.options import Options
 from mapreduce.stages import Dataset, Job
@@ -25,7 +27,10 @@ from mapreduce.stages import Dataset, Job
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainedGraph:
-    """The graph of a job on given inputs, before it runs; ``measured`` is false where no sample could be tried."""
+    """The graph of a job on given inputs, before it runs.
+
+    ``measured`` is false where no sample could be tried; ``scheduler`` is where it would run, ``scheduler_reason`` why there.
+    """
 
     graph: Graph
     tasks: Graph
@@ -33,6 +38,8 @@ class ExplainedGraph:
     applied: tuple[str, ...]
     refused: tuple[str, ...]
     measured: bool
+    scheduler: str
+    scheduler_reason: str
     notes: tuple[str, ...]
 
 
@@ -48,25 +55,34 @@ def explain_graph(
     built = job.build(datasets, parameters)
     final = first_dataset(built)
     notes = [] if final is built else ["the job is a generator: this is its graph up to the first yield"]
+    trial = try_graph(job, sources, parameters, options)
+    tried = None if isinstance(trial, str) else trial
+    workers = max(options.workers, 1)
     lowering = Lowering(
         options=options,
         job_name=job.name,
         values=lambda wanted: _values(wanted, options),
         keep=final is not built,
+        sizes=tried.size_bytes if tried is not None and decides(sources, options) else {},
     )
-    rewritten = optimise(
-        lowering.graph(final, None if final is not built else "output"), workers=max(options.workers, 1)
-    )
+    logical = lowering.graph(final, None if final is not built else "output")
+    scheduler, reason = place_of(logical, workers)
+    rewritten = optimise(logical, workers=workers)
     graph = rewritten.graph
-    trial = try_graph(job, sources, parameters, options)
-    if isinstance(trial, str):
+    if tried is None:
         notes.append(f"times and sizes are unknown: {trial}")
     else:
-        graph = graph.measured(work_s=trial.work_s, size_bytes=trial.size_bytes)
+        graph = graph.measured(work_s=tried.work_s, size_bytes=tried.size_bytes)
+        whole = sum(splits_of(given, options)[1] for given in datasets)
+        notes.append(
+            f"times and sizes are estimates, by trials on {format_size(tried.tried_bytes)} of the input's "
+            f"{format_size(whole)}; times are those of a core that does nothing else"
+        )
     tasks = expand(graph)
     return ExplainedGraph(
-        graph=graph, tasks=tasks, analysis=analyse(tasks, workers=max(options.workers, 1)),
-        applied=rewritten.applied, refused=rewritten.refused, measured=not isinstance(trial, str),
+        graph=graph, tasks=tasks, analysis=analyse(tasks, workers=workers),
+        applied=rewritten.applied, refused=rewritten.refused, measured=tried is not None,
+        scheduler=scheduler, scheduler_reason=reason,
         notes=tuple(notes),
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from jobs.sizes import format_size
+from jobs.sizes import format_size, say_count
 
 if TYPE_CHECKING:
     from dag.events import TaskRow
@@ -65,7 +65,9 @@ class Progress:
             if self.bars is not None:
                 self.bar = self.bars.add_task(plan.title, total=total, amount="")
             else:
-                self._say(f"{plan.title}: {len(plan.maps)} maps, {len(plan.reduces)} reduces")
+                self._say(
+                    f"{plan.title}: {say_count(len(plan.maps), 'map')}, {say_count(len(plan.reduces), 'reduce')}"
+                )
             return
         if event is not None:
             self._count(event)
@@ -75,7 +77,7 @@ class Progress:
             self._say(f"{plan.title}: done, {self._amount()}")
         elif time.monotonic() - self.spoke >= LINE_EVERY_S:
             self.spoke = time.monotonic()
-            self._say(f"{plan.title}: {self.done} of {total} tasks, {self._amount()}")
+            self._say(f"{plan.title}: {self.done} of {say_count(total, 'task')}, {self._amount()}")
 
     def report_graph(self, graph: Graph, row: TaskRow | None) -> None:
         """Take note of a graph of tasks that begins, or of the end of one of its tasks."""
@@ -87,7 +89,7 @@ class Progress:
             if self.bars is not None:
                 self.bar = self.bars.add_task("graph", total=len(graph), amount="")
             else:
-                self._say(f"graph: {len(graph)} tasks")
+                self._say(f"graph: {say_count(len(graph), 'task')}")
             return
         if row.outcome == "done":
             self.done += 1
@@ -101,7 +103,7 @@ class Progress:
             self._say(f"graph: done, {self._amount()}")
         elif time.monotonic() - self.spoke >= LINE_EVERY_S:
             self.spoke = time.monotonic()
-            self._say(f"graph: {self.done} of {len(graph)} tasks, {self._amount()}")
+            self._say(f"graph: {self.done} of {say_count(len(graph), 'task')}, {self._amount()}")
 
     def _count(self, event: Event) -> None:
         if event.outcome != "done" or event.task is None:
@@ -113,7 +115,7 @@ class Progress:
 
     def _amount(self) -> str:
         rate = self.bytes / max(1e-9, time.monotonic() - self.began)
-        return f"{self.records:,} records, {format_size(self.bytes)}, {format_size(rate)}/s"
+        return f"{say_count(self.records, 'record')}, {format_size(self.bytes)}, {format_size(rate)}/s"
 
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)

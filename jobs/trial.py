@@ -1,4 +1,9 @@
-"""Run a job's graph on a small sample of its input, to learn what its operators take and make."""
+"""Run a job's graph on small samples of its input, to learn what its operators take and make.
+
+Two samples of as many ranges, longer ones in the second: what both make alike (the weights of a model, the counts of a few
+keys) does not grow with the input, and what a task or a batch costs to begin does not either.  A line through both is followed to
+the whole input.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dag.errors import GraphError
-from jobs.engine import run
-from jobs.explain import TRIAL_BYTES, TRIAL_RANGES, first_dataset, splits_of
+from dag.events import OnEvent, TaskRow
+from dag.graph import Graph
+from dag.run import Session
+from jobs.engine import GraphResult, run
+from jobs.explain import TRIAL_BYTES, first_dataset, splits_of
+from jobs.report.model import IO_PARTS
 from mapreduce.errors import JobError
 from mapreduce.home import find_run
 from mapreduce.inputs import Source, list_files
@@ -19,26 +28,61 @@ from mapreduce.options import Options
 from mapreduce.scratch import Scratch
 from mapreduce.stages import Dataset, Job
 
+RANGES = 4
+SMALLER_RANGE_BYTES, LARGER_RANGE_BYTES = 64 << 10, 1 << 20
+#: What grows by less than this from one sample to the other is taken to be constant.
+CONSTANT_BELOW = 1.1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Seconds of one core and bytes of values by operator, scaled from the sample to the whole input.
-
-    An operator that aggregates makes less than that says.
-    """
+    """Seconds of one core and bytes of values by operator, for the whole input; ``tried_bytes`` of it were read for that."""
 
     work_s: Mapping[str, float]
     size_bytes: Mapping[str, int]
+    tried_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tried:
+    """What operators took and made of a sample of ``sample_bytes``: seconds, bytes that they were given and made."""
+
+    sample_bytes: int
+    work_s: Mapping[str, float]
+    taken: Mapping[str, int]
+    made: Mapping[str, int]
 
 
 def try_graph(
     job: Job, sources: Sequence[Source], parameters: Mapping[str, Any], options: Options
 ) -> Trial | str:
     """Run the graph of ``job``, up to its first yield, on short pieces of the input; or say why that was not done."""
-    sampled = [replace(source, sample_ranges=TRIAL_RANGES) for source in sources]
-    size = sum(splits_of(Dataset(source=source), options)[1] for source in sampled)
+
+    def sampled(range_bytes: int) -> list[Source]:
+        return [replace(each, sample_ranges=RANGES, sample_range_bytes=range_bytes) for each in sources]
+
+    size = _bytes_of(sampled(LARGER_RANGE_BYTES), options)
     if size > TRIAL_BYTES:
         return "the input is large and cannot be read in parts, so no sample was run"
+    try:
+        smaller = _run_sample(job, sampled(SMALLER_RANGE_BYTES), parameters, options)
+    except (JobError, GraphError):
+        smaller = None  # perhaps too little for the job
+    try:
+        larger = _run_sample(job, sampled(LARGER_RANGE_BYTES), parameters, options)
+    except (JobError, GraphError) as error:
+        return f"a trial on a sample of the input failed: {error}"
+    return _extrapolate(smaller, larger, _bytes_of(sources, options))
+
+
+def _bytes_of(sources: Sequence[Source], options: Options) -> int:
+    return sum(splits_of(Dataset(source=source), options)[1] for source in sources)
+
+
+def _run_sample(
+    job: Job, sampled: Sequence[Source], parameters: Mapping[str, Any], options: Options
+) -> _Tried:
+    """Run a sample twice in one thread and return what it took at best, since the first time has to import."""
 
     @functools.wraps(job.function)
     def first(*datasets: Dataset, **values: Any) -> Dataset:
@@ -47,32 +91,84 @@ def try_graph(
     tried = Job(function=first, name=f"explain-{job.name}", doc=job.doc)
     # What a job looks at is no result: it may have columns that text has no place for, and is not written.
     loops = inspect.isgenerator(job.build([Dataset(source=source) for source in sampled], parameters))
+    settings = replace(options, output_format="text", compression=None)
+    tallies = []
     with Scratch() as scratch:
-        settings = replace(options, output_format="text", compression=None)
-        try:
-            result = run(
-                tried, *sampled, output=None if loops else f"{scratch.folder}/output", parameters=parameters,
-                options=settings, scheduler="threads",
-            )  # fmt: skip
-        except (JobError, GraphError) as error:
-            return f"a trial on a sample of the input failed: {error}"
-        shutil.rmtree(find_run(result.run))
-    scale = sum(splits_of(Dataset(source=source), options)[1] for source in sources) / max(size, 1)
+        for turn in range(2):
+            with Session(scheduler="threads", workers=1) as session:
+                result = run(
+                    tried, *sampled, output=None if loops else f"{scratch.folder}/output{turn}", parameters=parameters,
+                    options=settings, start=functools.partial(_given, session),
+                )  # fmt: skip
+            shutil.rmtree(find_run(result.run))
+            tallies.append(_tally(result, _bytes_of(sampled, options)))
+    best = {name: min(each.work_s[name] for each in tallies) for name in tallies[0].work_s}
+    return replace(tallies[0], work_s=best)
+
+
+def _given(session: Session, graph: Graph, on_event: OnEvent | None) -> Session:
+    return session
+
+
+def _tally(result: GraphResult, sample_bytes: int) -> _Tried:
     work: dict[str, float] = {}
     made: dict[str, int] = {}
+    taken: dict[str, int] = {}
     for row in result.rows:
         name = row.stage.removesuffix(".split")
-        work[name] = work.get(name, 0.0) + (row.end - row.start) * scale
-        made[name] = made.get(name, 0) + int(row.bytes_out * scale)
-    return Trial(work_s=work, size_bytes=made)
+        work[name] = work.get(name, 0.0) + _spent_s(row)
+        made[name] = made.get(name, 0) + row.bytes_out
+        taken[name] = taken.get(name, 0) + row.bytes_in
+    for ran in result.graphs:
+        for node in ran.rewritten.graph.nodes:
+            taken[node.name] = taken.get(node.name, 0) + sum(
+                made.get(source.name, 0) for source in node.sources()
+            )
+    return _Tried(sample_bytes=sample_bytes, work_s=work, taken=taken, made=made)
+
+
+def _spent_s(row: TaskRow) -> float:
+    """Return the seconds of a core and of I/O; not those in which others had the core."""
+    return min(row.end - row.start, row.cpu_s + sum(row.seconds.get(part, 0.0) for part in IO_PARTS))
+
+
+def _extrapolate(smaller: _Tried | None, larger: _Tried, whole_bytes: int) -> Trial:
+    """Return what a line through two samples says of the whole input; from one sample, all is in proportion."""
+    scale = whole_bytes / max(larger.sample_bytes, 1)
+    if smaller is None or smaller.sample_bytes * CONSTANT_BELOW > larger.sample_bytes:
+        return Trial(
+            work_s={name: work * scale for name, work in larger.work_s.items()},
+            size_bytes={name: int(made * scale) for name, made in larger.made.items()},
+            tried_bytes=larger.sample_bytes,
+        )
+
+    def follow(low: tuple[float, float], high: tuple[float, float], at: float) -> float:
+        """Return y at ``at`` on the line through two points (x, y), which does not fall."""
+        if high[0] < low[0] * CONSTANT_BELOW:  # x does not grow, so y has no reason to
+            return high[1]
+        return high[1] + max((high[1] - low[1]) / (high[0] - low[0]), 0.0) * max(at - high[0], 0.0)
+
+    sizes = smaller.sample_bytes, larger.sample_bytes
+    made, taken, work = {}, {}, {}
+    for name, seconds in larger.work_s.items():
+        before = {field: getattr(smaller, field).get(name, 0) for field in ("made", "taken", "work_s")}
+        made[name] = int(follow((sizes[0], before["made"]), (sizes[1], larger.made[name]), whole_bytes))
+        taken[name] = follow((sizes[0], before["taken"]), (sizes[1], larger.taken[name]), whole_bytes)
+        work[name] = follow((before["taken"], before["work_s"]), (larger.taken[name], seconds), taken[name])
+    return Trial(work_s=work, size_bytes=made, tried_bytes=larger.sample_bytes)
+
+
+def decides(sources: Sequence[Source], options: Options) -> bool:
+    """Tell whether the input is so large that what operators make decides whether the graph fits in memory."""
+    given = sum(file.bytes for source in sources for file in list_files(source))
+    return given * 3 >= max(options.workers, 1) * options.memory_bytes
 
 
 def measured_sizes(
     job: Job, sources: Sequence[Source], parameters: Mapping[str, Any], options: Options
 ) -> Mapping[str, int]:
-    """Measure what operators make, if the input is so large that this decides whether the graph fits in memory."""
-    given = sum(file.bytes for source in sources for file in list_files(source))
-    if given * 3 < max(options.workers, 1) * options.memory_bytes:
+    """Measure what operators make, if that decides whether the graph fits in memory."""
+    if not decides(sources, options):
         return {}
     trial = try_graph(job, sources, parameters, options)
     return {} if isinstance(trial, str) else trial.size_bytes

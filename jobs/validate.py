@@ -104,7 +104,8 @@ class Verdict:
         if self.fault is not None:
             return f"invalid: {self.fault}"
         parts = "1 part" if self.parts == 1 else f"{self.parts} parts"
-        return f"valid: {self.records:,} records in {parts}, in order, checksum {self.checksum:032x} as input"
+        records = "1 record" if self.records == 1 else f"{self.records:,} records"
+        return f"valid: {records} in {parts}, in order, checksum {self.checksum:032x} as input"
 
 
 def validate(

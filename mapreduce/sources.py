@@ -44,7 +44,8 @@ class Source:
 
     ``urls`` are files, folders or patterns; ``format`` (see ``formats``) None goes by the files' extensions,
     text if that says nothing.  ``schema`` declares the columns of a table format instead of finding them out from the files.
-    ``sample_ranges`` makes ``plan_splits`` choose that many evenly spaced ranges of 64 KiB, not everything.
+    ``sample_ranges`` makes ``plan_splits`` choose that many evenly spaced ranges of
+    ``sample_range_bytes``, not everything.
     """
 
     urls: tuple[str, ...]
@@ -53,6 +54,7 @@ class Source:
     delimiter: bytes = b"\n"
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     sample_ranges: int | None = None
+    sample_range_bytes: int = 64 << 10
     schema: pa.Schema | None = None
 
     def __post_init__(self) -> None:

@@ -21,7 +21,6 @@ SLOP = 1.1
 """A rest of up to a tenth of a split goes to the last split, not to a task of its own (as in Hadoop)."""
 SMALLEST_CUT_BYTES = 1 << 20
 """``min_splits`` cuts no smaller than this: a task costs more than reading so little."""
-SAMPLE_RANGE_BYTES = 1 << 16
 
 
 def plan_splits(
@@ -118,7 +117,7 @@ def _cut_points(size: int, target: int) -> list[int]:
 
 def _sample(file: InputFile, source: Source, total: int) -> Iterator[Piece]:
     """Yield evenly spaced small pieces of one file; all of a file that cannot be read in parts."""
-    pieces = list(_cut(file, source, SAMPLE_RANGE_BYTES))
+    pieces = list(_cut(file, source, source.sample_range_bytes))
     wanted = round((source.sample_ranges or 1) * file.bytes / total) if total else 1
     wanted = min(max(wanted, 1), len(pieces))
     yield from (pieces[number * len(pieces) // wanted] for number in range(wanted))

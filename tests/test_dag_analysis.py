@@ -120,7 +120,7 @@ def test_the_words_name_every_figure() -> None:
     for each in (
         "tasks          8",
         "work           181 ms",
-        "span           68 ms",
+        "span           68.0 ms",
         "2.66",
         "first > split > branch[0] > last",
     ):

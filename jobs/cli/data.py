@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from jobs.sizes import format_size
+from jobs.sizes import format_size, say_count
 
 from .options import FormatName, Size
 
@@ -70,7 +70,7 @@ def generate(
         overwrite=overwrite,
     )
     if not quiet:
-        click.echo(f"{made.url}: {made.lines:,} lines, {format_size(made.size_bytes)}")
+        click.echo(f"{made.url}: {say_count(made.lines, 'line')}, {format_size(made.size_bytes)}")
 
 
 @click.command()

@@ -94,18 +94,21 @@ def explain(
 def _print_graph(explained: ExplainedGraph, svg: str | None) -> None:
     from dag.analysis import describe
     from dag.draw import draw_svg, draw_text
+    from jobs.graph_facts import ROUNDS
+    from jobs.report.words import fold_rounds
 
-    click.echo(draw_text(explained.graph))
+    click.echo(draw_text(explained.graph, rounds=ROUNDS))
     click.echo()
     click.echo(describe(explained.analysis))
+    click.echo(f"would run on   {explained.scheduler}: {explained.scheduler_reason}")
     for title, lines in (("rewritten", explained.applied), ("not rewritten", explained.refused)):
         click.echo(f"\n{title}:" if lines else f"\n{title}: nothing")
-        for line in lines:
+        for line in fold_rounds(lines):
             click.echo(f"  {line}")
     for note in explained.notes:
         click.echo(f"\n{note}")
     if svg is not None:
-        Path(svg).write_text(draw_svg(explained.graph), encoding="utf-8")
+        Path(svg).write_text(draw_svg(explained.graph, rounds=ROUNDS), encoding="utf-8")
         click.echo(f"\ndrawn: {svg}")
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from jobs.sizes import say_count
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON lines.")
@@ -49,8 +51,8 @@ def log(run_id: str, as_json: bool) -> None:
         click.echo(record["traceback"].rstrip())
     for stage in record.get("stages", []):
         click.echo(
-            f"stage {stage['stage']}: {stage['maps']} maps, {stage['reduces']} reduces, "
-            f"{stage['seconds']:.2f} s, {stage['records_in']:,} records in, {stage['records_out']:,} out"
+            f"stage {stage['stage']}: {say_count(stage['maps'], 'map')}, {say_count(stage['reduces'], 'reduce')}, "
+            f"{stage['seconds']:.2f} s, {say_count(stage['records_in'], 'record')} in, {stage['records_out']:,} out"
         )
         for attempt in stage["attempts"]:
             if attempt["outcome"] != "done":
@@ -58,6 +60,8 @@ def log(run_id: str, as_json: bool) -> None:
                     f"  {attempt['kind']} {attempt['task']}, attempt {attempt['attempt']} on worker "
                     f"{attempt['worker']}: {attempt['outcome']}: {attempt['message']}"
                 )
+    if record.get("scheduler"):
+        click.echo(f"ran on {record['scheduler']}: {record['scheduler_reason']}")
     _print_operators(record.get("rows", []))
     for file in sorted(folder.glob("*.log")):
         text = file.read_text(errors="replace")
@@ -73,8 +77,10 @@ def _print_operators(rows: list[dict[str, Any]]) -> None:
         operators.setdefault(row["stage"], []).append(row)
     for name, done in operators.items():
         spent = sum(row["end"] - row["start"] for row in done)
-        records = sum(row["records_in"] for row in done)
-        click.echo(f"operator {name}: {len(done)} tasks, {spent:.2f} s of one core, {records:,} records in")
+        records = say_count(sum(row["records_in"] for row in done), "record")
+        click.echo(
+            f"operator {name}: {say_count(len(done), 'task')}, {spent:.2f} s of one core, {records} in"
+        )
         for row in done:
             if row["outcome"] != "done":
                 click.echo(
@@ -94,13 +100,12 @@ def clean(everything: bool) -> None:
     from mapreduce.scratch import remove_abandoned
 
     removed = remove_abandoned()
-    click.echo(f"removed {len(removed)} temporary folders of runs that were killed")
-    click.echo(
-        f"removed the intermediates and unfinished outputs of {len(remove_owed())} runs that were killed"
-    )
+    click.echo(f"removed {say_count(len(removed), 'temporary folder')} of runs that were killed")
+    owed = say_count(len(remove_owed()), "run")
+    click.echo(f"removed the intermediates and unfinished outputs of {owed} that were killed")
     if everything:
         folder = home_folder() / "runs"
         entries = list(folder.iterdir()) if folder.is_dir() else []
         for entry in entries:
             shutil.rmtree(entry)
-        click.echo(f"removed the records of {len(entries)} runs")
+        click.echo(f"removed the records of {say_count(len(entries), 'run')}")

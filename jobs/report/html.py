@@ -72,6 +72,8 @@ def _shown(comparison: Comparison) -> dict[str, Any]:
         "comparison": comparison,
         "styles": style,
         "kinds": _legend_of_pairs(comparison, style),
+        "applied": words.fold_rounds(comparison.rewrites.applied),
+        "refused": words.fold_rounds(comparison.rewrites.refused),
         "of_first": f", in {files[0]}" if len(files) > 1 else "",
         "subject": words.say_subject(comparison),
         "headline": words.say_headline(comparison),

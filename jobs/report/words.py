@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from dag.units import show_seconds
 
@@ -12,6 +13,8 @@ from .model import Comparison, Engine
 
 #: Up to this factor two numbers are said to be about the same.
 ALIKE = 1.05
+
+_ROUND = re.compile(r"#\d+")
 
 PART_WORDS = {
     "compute": "compute",
@@ -189,6 +192,20 @@ def say_subject(comparison: Comparison) -> str:
     if len(found) > 1:
         parts.append(f"from {_listed([pair.source for pair in found])}")
     return ", ".join(parts)
+
+
+def fold_rounds(lines: Iterable[str]) -> list[str]:
+    """Return lines that differ in the numbers of rounds only as one, the first, and how many there are.
+
+    >>> fold_rounds(["step and write are one", "step#2 and write are one", "step#3 and write are one", "read is alone"])
+    ['step and write are one (3 rounds alike)', 'read is alone']
+    """
+    groups: dict[str, list[str]] = {}
+    for line in lines:
+        groups.setdefault(_ROUND.sub("", line), []).append(line)
+    return [
+        each[0] if len(each) == 1 else f"{each[0]} ({len(each)} rounds alike)" for each in groups.values()
+    ]
 
 
 def say_scheduler(comparison: Comparison) -> str:

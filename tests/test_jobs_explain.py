@@ -1,0 +1,109 @@
+"""What is said before and after a run in the graph engine: where it runs and why, and what a trial foretells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mr_command import MrCommand
+
+from jobs.catalog import find_job
+from jobs.engine import run
+from jobs.explain_graph import explain_graph
+from jobs.trial import Trial, _extrapolate, _Tried, try_graph
+from mapreduce import Options
+from mapreduce.inputs import Source
+
+
+@pytest.fixture
+def mr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> MrCommand:
+    return MrCommand(tmp_path, monkeypatch, capfd)
+
+
+def write_lines(count: int) -> None:
+    Path("in.txt").write_text("".join(f"word{n % 97} and{n % 89} some more of it\n" for n in range(count)))
+
+
+def test_where_a_graph_runs_and_why_stands_in_its_plan_its_summary_its_record_and_its_log(
+    mr: MrCommand,
+) -> None:
+    write_lines(2000)
+    reason = "one worker needs no other process"
+    said = mr("explain", "wordcount", "in.txt", "--engine", "dag", "--workers", 1).out
+    assert f"would run on   threads: {reason}" in said
+    for more, where, why in (
+        ((), "threads", reason),
+        (("--scheduler", "threads"), "threads", "as asked for"),
+    ):
+        ended = mr(
+            "run", "wordcount", "in.txt", "-o", "out", "--engine", "dag", "--workers", 1, "--overwrite", "--json", "r.json",
+            *more,
+        )  # fmt: skip
+        assert f"ran on {where}: {why}\n" in ended.err
+        record = json.loads(Path("r.json").read_text())
+        assert (record["scheduler"], record["scheduler_reason"]) == (where, why)
+        assert f"ran on {where}: {why}\n" in mr("log", "last").out
+
+
+def test_one_map_and_one_reduce_are_not_several(mr: MrCommand) -> None:
+    write_lines(10)
+    ended = mr("run", "wordcount", "in.txt", "-o", "out", "--workers", 1, "--partitions", 1)
+    assert "count: 1 map, 1 reduce\n" in ended.err
+    assert "1 map, 1 reduce, " in mr("log", "last").out
+
+
+def test_the_middle_rounds_of_a_loop_are_one_line_of_the_plan(mr: MrCommand) -> None:
+    assert mr("generate", "points", "p.csv", "--size", "50kB", "--quiet").code == 0
+    said = mr("explain", "gradient", "p.csv", "-p", "iterations=12", "--engine", "dag").out.splitlines()
+    assert [line for line in said if "iteration #3 to #11" in line and "9 rounds" in line]
+    assert sum("rounds alike" in line for line in said) >= 2
+    assert len(said) < 40
+
+
+def test_a_trial_foretells_the_bytes_of_what_grows_and_of_what_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(300_000)  # 8.7 MB with 190 words, whatever the size
+    job, options = find_job("wordcount_records"), Options(workers=1, split_bytes=10**8)
+    trial = try_graph(job, [Source(urls=("in.txt",))], {}, options)
+    assert isinstance(trial, Trial)
+    assert trial.tried_bytes < 5_000_000 < Path("in.txt").stat().st_size
+    ran = run(job, "in.txt", output="out", options=options)
+    made: dict[str, int] = {}
+    for row in ran.rows:
+        name = row.stage.removesuffix(".split")
+        made[name] = made.get(name, 0) + row.bytes_out
+    assert made
+    for name, size in made.items():
+        assert trial.size_bytes[name] == pytest.approx(size, rel=0.15), name
+    explained = explain_graph(job, [Source(urls=("in.txt",))], {}, options)
+    assert any("by trials on 4.19 MB of the input's" in note for note in explained.notes)
+
+
+def tried(size: int, *, taken: int, made: int, work_s: float) -> _Tried:
+    return _Tried(sample_bytes=size, taken={"op": taken}, made={"op": made}, work_s={"op": work_s})
+
+
+@pytest.mark.parametrize(
+    ("smaller", "larger", "work_s", "made"),
+    [
+        # 2 ms to begin and 1 ms for each 100 bytes; 1 byte made of each
+        (tried(100, taken=100, made=100, work_s=0.003), tried(500, taken=500, made=500, work_s=0.007), 0.102, 10_000),
+        # what it takes and makes stays, and so does its time
+        (tried(100, taken=40, made=8, work_s=0.003), tried(500, taken=40, made=8, work_s=0.004), 0.004, 8),
+        # a measurement that fell is no reason for a time below what was seen
+        (tried(100, taken=100, made=50, work_s=0.009), tried(500, taken=500, made=50, work_s=0.007), 0.007, 50),
+        # the same sample twice: all of the input, or one that cannot be cut
+        (tried(500, taken=500, made=5, work_s=0.007), tried(500, taken=500, made=5, work_s=0.007), 0.14, 100),
+        (None, tried(500, taken=500, made=5, work_s=0.007), 0.14, 100),
+    ],
+)  # fmt: skip
+def test_a_line_through_two_samples_leads_to_the_whole_input(
+    smaller: _Tried | None, larger: _Tried, work_s: float, made: int
+) -> None:
+    found = _extrapolate(smaller, larger, 10_000)
+    assert found.work_s["op"] == pytest.approx(work_s)
+    assert found.size_bytes["op"] == made
