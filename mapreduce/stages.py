@@ -11,7 +11,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
 
@@ -130,6 +130,14 @@ class Stage:
     teardown: Callable[..., Any] | None = None
     map_end: Callable[..., Any] | None = None
 
+    def __repr__(self) -> str:
+        """Say what was given in one line: Stage(map=words, reduce=total, partitions=2)."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        shown = (
+            f"{name}={_shown(value)}" for name, value in given.items() if value not in (None, (), {}, False)
+        )
+        return f"Stage({', '.join(shown)})"
+
     def __post_init__(self) -> None:
         def refuse(problem: str) -> None:
             raise BadJob(f"stage {self.title!r}: {problem}")
@@ -148,6 +156,10 @@ class Stage:
                 refuse("aggregate, reduce_batch and order need the key columns: keys=[...]")
             if self.aggregate and self.reduce_batch:
                 refuse("give aggregate or reduce_batch, not both")
+            if self.fold is not None and (self.aggregate or not self.keys or self.partitions != 1):
+                refuse("fold needs keys and partitions=1, and goes with no aggregate")
+            if self.fold is not None and _wanted(self.fold):
+                refuse(f"fold is given rows alone, but asks for the keyword {_wanted(self.fold)[0]!r}")
             for column, how in self.aggregate.items():
                 if how not in ("sum", "min", "max", "count"):
                     refuse(f"aggregate of column {column!r} must be sum, min, max or count, got {how!r}")
@@ -156,10 +168,6 @@ class Stage:
                 if getattr(self, part) is not None:
                     refuse(f"{part} belongs to batch stages, which have map_batch")
             if self.combine is not None and self.reduce is None and self.reduce_stream is None:
-            if self.fold is not None and (self.aggregate or not self.keys or self.partitions != 1):
-                refuse("fold needs keys and partitions=1, and goes with no aggregate")
-            if self.fold is not None and _wanted(self.fold):
-                refuse(f"fold is given rows alone, but asks for the keyword {_wanted(self.fold)[0]!r}")
                 refuse("combine needs a reduce or a reduce_stream")
             if self.group is not None and self.group < 1:
                 refuse(f"group must be >= 1, got {self.group}")
@@ -206,6 +214,7 @@ class Stage:
         yield from (f for f in self.maps() if f is not None)
         for part in (
             self.combine,
+            self.fold,
             self.reduce,
             self.reduce_stream,
             self.reduce_batch,
@@ -214,7 +223,6 @@ class Stage:
             self.map_end,
         ):
             if part is not None:
-            self.fold,
                 yield part
 
     def asking_for(self, name: str) -> frozenset[str]:
@@ -283,6 +291,14 @@ class Job:
             raise BadJob(
                 f"job {self.name!r} takes {len(wanted)} inputs ({', '.join(wanted)}), got {len(inputs)}"
             )
+        return self.function(*inputs, **self.values_of(parameters))
+
+    def values_of(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of parameters in their declared types.
+
+        Raises:
+            BadJob: a parameter is unknown, missing or of the wrong type.
+        """
         known = self.parameters
         for name in parameters:
             if name not in known:
@@ -291,8 +307,7 @@ class Job:
         for name, parameter in known.items():
             if parameter.default is inspect.Parameter.empty and name not in parameters:
                 raise BadJob(f"job {self.name!r} needs the parameter {name!r}; give -p {name}=VALUE")
-        values = {name: _convert(self.name, known[name], value) for name, value in parameters.items()}
-        return self.function(*inputs, **values)
+        return {name: _convert(self.name, known[name], value) for name, value in parameters.items()}
 
 
 def job(function: JobFunction) -> Job:
@@ -343,6 +358,17 @@ def _wanted(function: Callable[..., Any]) -> list[str]:
         if p.kind is inspect.Parameter.KEYWORD_ONLY
         and (p.default is inspect.Parameter.empty or p.name in INJECTED)
     ]
+
+
+def _shown(value: Any) -> str:
+    """Return a part of a stage in a word: functions by name, mappings by their keys, what is large by its type."""
+    if isinstance(value, str | int | None):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(map(str, value))}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    return _name(value) if callable(value) else type(value).__name__
 
 
 def _name(function: Callable[..., Any]) -> str:

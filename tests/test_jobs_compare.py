@@ -273,7 +273,7 @@ def test_outputs_that_differ_are_refused_and_both_are_kept(mr: MrCommand) -> Non
         (["wordcount", "--input", "text=-"], 1, "standard input (-) can be read only once"),
         (["wordcount", "in.txt", "--report", "nowhere/r.html"], 2, "the folder of nowhere/r.html does not exist"),
         (["bad.json"], 1, "bad.json: this is no JSON"),
-        (["old.json"], 1, "old.json: schema version 0, this mr reads version 1"),
+        (["old.json"], 1, "old.json: schema version 0, this mr reads version 2"),
         (["none.json"], 1, "none.json"),
     ],
 )  # fmt: skip

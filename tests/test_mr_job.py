@@ -119,6 +119,12 @@ def test_a_wrong_parameter_is_named_with_what_was_found_and_wanted(given: dict, 
         sample.build([text()], given)
 
 
+def test_a_stage_says_in_one_line_what_it_was_given() -> None:
+    made = Stage(name="count", map=words, reduce=sum, side={"cuts": list(range(1000))}, partitions=2)
+    assert repr(made) == "Stage(name='count', map=words, reduce=sum, partitions=2, side={cuts})"
+    assert repr(Stage(map=[words, words], reduce=max)) == "Stage(map=[words, words], reduce=max)"
+
+
 def test_a_missing_parameter_and_a_missing_input_are_named() -> None:
     def needs(left, right, *, on: int):
         return Stage(map=words)(left, right)
