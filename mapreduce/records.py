@@ -3,12 +3,16 @@
 Everything that a stage of Python functions needs is here: encoding and decoding of keys and whole batches, the buffer that
 groups and combines native Python keys and encodes only what survives, and the groups on the reduce side.
 Of keys that are equal, the first one is shown to ``reduce``.
+
+Pairs are pulled one at a time, so that each large value is counted before the next one is made, and so that an error
+knows the record whose pair it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice, starmap
 from sys import getsizeof
 from typing import Any
 
@@ -17,12 +21,14 @@ import pyarrow as pa
 from mapreduce.columns import RECORD_SCHEMA, Pair, to_batch, to_pairs
 from mapreduce.errors import BadKey
 from mapreduce.groups import iterate_groups, iterate_tagged_groups
+from mapreduce.guard import WrongResult, fill
 from mapreduce.keys import SUPPORTED, decode_key, encode_key, prefix_bytes, shorten
 
 __all__ = [
     "RECORD_SCHEMA",
     "Pair",
     "RecordBuffer",
+    "cut_pairs",
     "decode_key",
     "encode_key",
     "iterate_groups",
@@ -32,97 +38,171 @@ __all__ = [
     "to_pairs",
 ]
 
-_CHUNK_PAIRS = 4096
-_BLOCK_BYTES = 32 << 20
+_BLOCK_BYTES = 64 << 20
 _BATCH_PAIRS = 1 << 17
+_AT_ONCE = 256  # pairs between two looks at how much is held
+_LARGE_BYTES = 1 << 20  # of values: enough to look at once
+_KEY_BYTES = 200  # of a key's place and list of values, without the key itself
+_PAIR_BYTES = 128  # of a tuple, a small key and a small value
+_SMALL = frozenset({int, float, bool, complex, type(None)})
 
 
 class RecordBuffer:
     """Collects pairs, combines the values of equal keys as native Python objects, and encodes what is left.
 
-    The pairs are cut into blocks whose end depends on the pairs alone, never on ``memory_bytes``: so a combine that is not
-    exact (a sum of floats) gives the same bytes at any memory limit.  Only a limit below the size of a block (about
-    32 MiB) ends blocks early.  With ``combine=None`` pairs are encoded straight away.
+    When a block is full, its keys are combined where they are; the block goes on if that made it small, else it is
+    emitted.  Both depend on the pairs alone, never on ``memory_bytes``: so a combine that is not exact (a sum of floats)
+    gives the same bytes at any memory limit.  Only a limit below the size of a block (64 MiB) ends blocks early.
+    With ``combine=None`` pairs are encoded straight away.
     """
 
     def __init__(
         self,
-        combine: Callable[[Any, list[Any]], Iterable[Pair]] | None,
+        combine: Callable[[Any, list[Any]], Iterable[Pair] | None] | None,
         emit: Callable[[pa.RecordBatch], None],
         memory_bytes: int,
     ) -> None:
-        self.combine, self.emit = combine, emit
-        self.block_bytes = min(_BLOCK_BYTES, max(memory_bytes // 2, 1 << 20))
-        self.groups: dict[Any, list[Any]] = {}
-        self.pairs: list[Pair] = []
+        self.combine, self.emit = fill(combine) if combine else None, emit
+        self.block_bytes = min(_BLOCK_BYTES, max(memory_bytes, 1 << 20))
+        self.groups: defaultdict[Any, list[Any]] = defaultdict(list)
         self.held_bytes = 0
 
-    def add(self, pairs: Iterable[Pair]) -> int:
-        """Take pairs and return how many there were.
+    def add(self, pairs: Iterable[Pair]) -> None:
+        """Take pairs.
 
         Raises:
             BadKey: a key's type has no place in the order of keys.
+            WrongResult: something is no pair.
         """
-        return self._collect(pairs) if self.combine is None else self._group(pairs)
-
-    def _collect(self, pairs: Iterable[Pair]) -> int:
-        feed = iter(pairs)
-        count = 0
-        while chunk := list(islice(feed, _CHUNK_PAIRS)):
-            self.pairs.extend(chunk)
-            count += len(chunk)
-            self.held_bytes += _bytes_of_chunk(chunk)
-            if len(self.pairs) >= _BATCH_PAIRS or self.held_bytes >= self.block_bytes:
-                self.flush()
-        return count
-
-    def _group(self, pairs: Iterable[Pair]) -> int:
-        feed = iter(pairs)
-        count = 0
-        while chunk := list(islice(feed, _CHUNK_PAIRS)):
-            groups = self.groups
-            before = len(groups)
-            try:
-                for key, value in chunk:
-                    if key in groups:
-                        groups[key].append(value)
-                    else:
-                        groups[key] = [value]
-            except TypeError as error:
-                raise BadKey(
-                    f"{error}: {shorten(repr(key))} cannot be a key; keys are made of {SUPPORTED}"
-                ) from None
-            count += len(chunk)
-            new = len(groups) - before
-            key, value = chunk[0]
-            value_bytes = 8 if type(value) is int and -6 < value < 257 else 8 + _deep_bytes(value)
-            self.held_bytes += new * (200 + getsizeof(key)) + len(chunk) * value_bytes
+        if self.combine is None:
+            self._emit(pairs)
+            return
+        feed, most = iter(pairs), 1
+        while added_bytes := self._group(feed, most):
+            # Keys are weighed after they are taken, so many are taken at once only where they are small.
+            most = min(2 * most, _AT_ONCE) if added_bytes < _LARGE_BYTES else 1
+            self.held_bytes += added_bytes
             if self.held_bytes >= self.block_bytes:
-                self.flush()
-        return count
+                self._fold()
+                if self.held_bytes > self.block_bytes * 3 // 4:
+                    self.flush()
+
+    def _group(self, feed: Iterator[Pair], most: int) -> int:
+        """Take up to ``most`` pairs; return how many bytes they hold, 0 at the end."""
+        groups, known = self.groups, len(self.groups)
+        pair: Any = None
+        key, value, large_bytes = None, None, 0
+        try:
+            for pair in islice(feed, most):
+                if type(pair) is not tuple:
+                    _check_pair(pair)
+                key, value = pair
+                groups[key].append(value)
+                if type(value) not in _SMALL:
+                    large_bytes += _bytes_of(value)
+                    if large_bytes > _LARGE_BYTES:
+                        break
+        except (TypeError, ValueError) as error:
+            _explain(error, pair, key)
+            raise
+        if pair is None:
+            return 0
+        new = len(groups) - known
+        each = 8 if type(value) is int and -6 < value < 257 else 32  # small integers are shared
+        weigh = getsizeof if type(key) is str else _bytes_of
+        new_bytes = new * _KEY_BYTES + sum(map(weigh, islice(reversed(groups), new)))
+        return large_bytes + most * each + new_bytes
+
+    def _fold(self) -> None:
+        """Combine the values of each key that has several, and hold the results."""
+        assert self.combine is not None
+        old, self.groups = self.groups, defaultdict(list)
+        for key, values in old.items():
+            for made, value in self.combine(key, values) if len(values) > 1 else ((key, values[0]),):
+                self.groups[made].append(value)
+        self.held_bytes = sum(
+            _KEY_BYTES + _bytes_of(key) + sum(map(_bytes_of, values)) for key, values in self.groups.items()
+        )
 
     def flush(self) -> None:
         """Encode and emit everything that is held."""
         if self.combine is not None:
-            groups, self.groups = self.groups, {}
-            combine = self.combine
-            self.pairs = [pair for key, values in groups.items() for pair in combine(key, values)]
-        pairs, self.pairs = self.pairs, []
-        self.held_bytes = 0
-        for start in range(0, len(pairs), _BATCH_PAIRS):
-            self.emit(to_batch(pairs[start : start + _BATCH_PAIRS]))
+            groups, self.groups, self.held_bytes = self.groups, defaultdict(list), 0
+            self._emit(chain.from_iterable(starmap(self.combine, groups.items())))
+
+    def _emit(self, pairs: Iterable[Pair]) -> None:
+        for chunk in cut_pairs(pairs, _BATCH_PAIRS, self.block_bytes // 4):
+            self.emit(to_batch(chunk))
 
 
-def _deep_bytes(value: object) -> int:
+def cut_pairs(pairs: Iterable[Pair], most_pairs: int, most_bytes: int) -> Iterator[list[Pair]]:
+    """Yield the pairs in lists of about ``most_bytes``; the last pair of a list may be one too large for it.
+
+    Raises:
+        WrongResult: something is no pair.
+    """
+    feed = iter(pairs)
+    most = max(min(most_pairs, most_bytes // _PAIR_BYTES), 1)
+    while True:
+        chunk: list[Pair] = []
+        add, held_bytes = chunk.append, 0
+        pair: Any = None
+        try:
+            for pair in islice(feed, most):
+                if type(pair) is not tuple:
+                    _check_pair(pair)
+                key, value = pair
+                add(pair)
+                if type(key) is str:
+                    held_bytes += len(key)
+                elif type(key) not in _SMALL:
+                    held_bytes += _bytes_of(key)
+                if type(value) is str:
+                    held_bytes += len(value)
+                elif type(value) not in _SMALL:
+                    held_bytes += _bytes_of(value)
+                if held_bytes > most_bytes:
+                    break
+        except ValueError as error:
+            _explain(error, pair, None)
+            raise
+        if not chunk:
+            return
+        yield chunk
+
+
+def _check_pair(pair: Any) -> None:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        size = f" of {len(pair)}" if isinstance(pair, tuple | list) else ""
+        raise WrongResult(
+            f"functions of a job yield (key, value) pairs; here it is {type(pair).__name__}{size}: "
+            f"{shorten(repr(pair))}"
+        )
+
+
+def _explain(error: Exception, pair: Any, key: Any) -> None:
+    """Raise what was meant by an error of taking a pair apart or of looking up its key; else it is the user's own."""
+    if pair is not None:
+        _check_pair(pair)
+    try:
+        hash(key)
+    except TypeError:
+        raise BadKey(f"{error}: {shorten(repr(key))} cannot be a key; keys are made of {SUPPORTED}") from None
+
+
+def _bytes_of(value: object, levels: int = 4) -> int:
+    """Return about how many bytes a value holds; of what has many parts, some are weighed."""
+    size = getsizeof(value)
+    if levels == 0:
+        return size
     if isinstance(value, tuple | list):
-        return getsizeof(value) + sum(map(getsizeof, value))
-    if isinstance(value, dict):
-        return getsizeof(value) + sum(map(getsizeof, value)) + sum(map(getsizeof, value.values()))
-    return getsizeof(value)
-
-
-def _bytes_of_chunk(chunk: list[Pair]) -> int:
-    sample = chunk[:: max(len(chunk) // 16, 1)]
-    return (
-        sum(72 + _deep_bytes(key) + _deep_bytes(value) for key, value in sample) * len(chunk) // len(sample)
-    )
+        parts: list[Any] = list(value[:: max(len(value) // 16, 1)])
+        count = len(value)
+    elif isinstance(value, dict):
+        parts = list(chain(*islice(value.items(), 16)))
+        count = 2 * len(value)
+    else:
+        return size
+    if not parts:
+        return size
+    return size + sum(_bytes_of(part, levels - 1) for part in parts) * count // len(parts)

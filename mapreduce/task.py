@@ -20,7 +20,7 @@ from .guard import Guard, WrongResult, fill
 from .inputs import Source, read_batches, read_records
 from .merge import merge
 from .outputs import extension_of, open_sink
-from .records import RecordBuffer
+from .records import RecordBuffer, cut_pairs
 from .runs import Run, give_back
 from .shuffle import MapBuffer, Shuffle, conform
 from .sides import Sides
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .pool import TaskInfo
 
 MAP_SHARE = 0.5  # of a worker's memory for buffered map output; the rest is for blocks, sorting and Python
+WRITE_BYTES = 16 << 20  # of records that are written at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,9 +275,9 @@ class StageProgram:
         """Return what the reduce makes of the sorted rows of a partition: batches, or pairs for records."""
         stage = self.stage
         if stage.is_batch:
-            if stage.reduce_batch is None:
             if stage.fold is not None:
                 merged = (fold_in_tree(rows, stage.fold) for rows in (merged,))
+            if stage.reduce_batch is None:
                 return merged
             return _batches(inject(stage.reduce_batch, available)(merged))
         function = stage.reduce or stage.reduce_stream
@@ -312,7 +313,7 @@ class StageProgram:
                 for batch in rows:
                     sink.write_batch(batch)
             else:
-                for chunk in _chunks(rows, 5_000):
+                for chunk in cut_pairs(rows, 5_000, WRITE_BYTES):
                     sink.write_records(chunk)
             count, _ = sink.close()
         except BaseException:
@@ -390,9 +391,3 @@ def _batches(made: Any) -> Iterator[pa.RecordBatch]:
 
 
 _WANTED_BATCHES = "a batch function returns a pyarrow.RecordBatch, yields several, or returns None"
-
-
-def _chunks(rows: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple[Any, Any]]]:
-    iterator = iter(rows)
-    while chunk := list(itertools.islice(iterator, size)):
-        yield chunk
