@@ -30,7 +30,7 @@ from jobs.compare_driver import Way
 from jobs.compare_rows import Seen, graph_engine, mapreduce_engine
 from jobs.compare_watch import watch_processes
 from jobs.report.model import Comparison, Drawing, Edge, Engine, Moment, Parallelism, Rewrites
-from jobs.sizes import say_count
+from jobs.sizes import exact_size, say_count
 from mapreduce.channel import receive_frame, send_frame
 from mapreduce.driving import source_of
 from mapreduce.errors import JobError
@@ -158,7 +158,9 @@ def _ways(
     for copies in replications if on_gfs else (1,):
         stored = {**options.store_options, **({"replication": copies} if on_gfs else {})}
         label = f"MapReduce, {copies} {'copy' if copies == 1 else 'copies'}" if on_gfs else "MapReduce"
-        ways[label] = replace(whole, engine="mapreduce", options={**common, "store_options": stored, "scheduler": there})
+        ways[label] = replace(
+            whole, engine="mapreduce", options={**common, "store_options": stored, "scheduler": there}
+        )
     ways["DAG"] = whole
     if baseline:
         stored = {**options.store_options, **({"replication": 1} if on_gfs else {})}
@@ -290,9 +292,13 @@ def _command(way: Way) -> str:
     said: dict[str, Any] = {"--workers": None if way.on_cluster else options["workers"]}
     for flag, name in _FLAGS.items():
         if options[name] != usual[name]:
-            said[flag] = options[name]
+            said[flag] = exact_size(options[name]) if name.endswith("_bytes") else options[name]
     if way.engine == "dag":
-        said |= {"--engine": "dag", "--scheduler": way.scheduler, "--cache": way.cache_bytes}
+        said |= {
+            "--engine": "dag",
+            "--scheduler": way.scheduler,
+            "--cache": None if way.cache_bytes is None else exact_size(way.cache_bytes),
+        }
     else:
         said |= {"--scheduler": options["scheduler"]}
         said |= {"--store": options["store"] if options["store"] != usual["store"] else None}

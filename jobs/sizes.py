@@ -32,6 +32,20 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
+def exact_size(size_bytes: int) -> str:
+    """Return the shortest text that ``parse_size`` takes for ``size_bytes``.
+
+    >>> exact_size(2_000_000_000), exact_size(64 << 20), exact_size(1_500_000), exact_size(1)
+    ('2GB', '64MiB', '1500kB', '1')
+    """
+    written = [str(size_bytes)]
+    for power, letter in enumerate("kMGTP", 1):
+        for base, unit in ((1000, f"{letter}B"), (1024, f"{letter.upper()}iB")):
+            if size_bytes and size_bytes % base**power == 0:
+                written.append(f"{size_bytes // base**power}{unit}")
+    return min(written, key=len)
+
+
 def format_size(size_bytes: float) -> str:
     """Return ``size_bytes`` with three digits and a decimal unit.
 

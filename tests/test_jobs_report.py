@@ -746,6 +746,23 @@ def test_a_browser_sorts_tables_and_shows_details_and_nothing_is_wider_than_a_te
 
 
 @needs_browser
+def test_no_table_is_cut_on_a_desk_also_where_two_files_are_compared(tmp_path: Path) -> None:
+    probe = """<script>
+document.querySelectorAll("details").forEach(each => each.open = true);
+const boxes = [...document.querySelectorAll(".scroll, .bars, .lanes, .drawing")];
+document.body.dataset.boxes = boxes.length;
+document.body.dataset.cut = boxes.filter(each => each.scrollWidth > each.clientWidth + 1).length;
+</script>"""
+    one, two = make_comparison(seed=1), make_comparison(seed=2)
+    page = tmp_path / "report.html"
+    for made in (one, combine([one, two], ["before", "after"])):
+        page.write_text(to_html(made).replace("</body>", f"{probe}</body>"))
+        dom, console = browse(page, tmp_path, "--window-size=1200,900")
+        assert console == []
+        assert re.search(r'<body[^>]*data-boxes="[1-9]\d+"[^>]*data-cut="0"', dom)
+
+
+@needs_browser
 def test_the_console_is_heard(tmp_path: Path) -> None:
     page = tmp_path / "broken.html"
     page.write_text(

@@ -11,6 +11,7 @@ from .derive import (
     account,
     difference,
     scoreboard,
+    shown_engines,
     sources,
     sum_bytes,
 )
@@ -41,11 +42,12 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Titled:
-    """A table with what stands over it; ``style`` is the engine that it is of."""
+    """A table with what stands over it; ``style`` is the engine that it is of, ``aside`` what the verdict does not speak of."""
 
     title: str
     style: str
     table: Table
+    aside: bool = False
 
 
 def score_tables(comparison: Comparison) -> tuple[Titled, ...]:
@@ -65,7 +67,7 @@ def score_tables(comparison: Comparison) -> tuple[Titled, ...]:
         ways.setdefault(engine.label.removesuffix(f" ({engine.source})"), []).append(engine)
     return tuple(
         Titled(
-            title=way, style=each[0].engine,
+            title=way, style=each[0].engine, aside=each[0] not in shown_engines(comparison),
             table=_score_table(
                 each, [engine.source for engine in each], each[0], each[-1],
                 (f"{each[0].source} / {each[-1].source}", each[0].source, each[-1].source),
