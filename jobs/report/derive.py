@@ -106,15 +106,15 @@ METRICS = (
     Metric(name="input read", unit="bytes", value=lambda run: run.input_bytes, about="bytes asked of the input"),
     Metric(name="output written", unit="bytes", value=lambda run: run.output_bytes, about="bytes of the result"),
     Metric(
-        name="store read", unit="bytes", value=lambda run: run.store_read_bytes,
-        about="intermediates read back from the store",
+        name="from the store", unit="bytes", value=lambda run: run.store_read_bytes,
+        about="intermediates read back",
     ),
     Metric(
-        name="store written, logical", unit="bytes", value=lambda run: run.store_written_bytes,
+        name="to store, logical", unit="bytes", value=lambda run: run.store_written_bytes,
         about="intermediates, one copy",
     ),
     Metric(
-        name="store written, physical", unit="bytes", value=lambda run: run.store_physical_bytes,
+        name="to store, physical", unit="bytes", value=lambda run: run.store_physical_bytes,
         about="intermediates, times replication",
     ),
     Metric(
@@ -122,7 +122,7 @@ METRICS = (
         about="input, output, store with copies, spills twice",
     ),
     Metric(name="shuffle", unit="bytes", value=lambda run: run.shuffle_bytes, about="written and read by shuffles"),
-    Metric(name="moved between workers", unit="bytes", value=lambda run: run.moved_bytes, about="from one process to another"),
+    Metric(name="worker to worker", unit="bytes", value=lambda run: run.moved_bytes, about="values sent from process to process"),
     Metric(name="spilled", unit="bytes", value=lambda run: run.spilled_bytes, about="to local disk"),
     Metric(
         name="peak memory", unit="bytes", value=lambda run: run.peak_memory_bytes,

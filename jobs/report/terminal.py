@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .derive import sources
 from .model import Comparison
-from .tables import Titled, score_tables, time_table
+from .tables import Table, score_tables, time_table
 from .words import say_scheduler, say_subject, say_verdict
+
+if TYPE_CHECKING:
+    from rich.table import Table as Grid
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print what was compared, the verdict, the scoreboard and where the time went."""
+    """Print what was compared, the verdict, the scoreboard and where the time went.
+
+    Made for 80 columns: the column of noise becomes a word beside the ratio, and of several files only the scoreboard is
+    printed.
+    """
     from rich.console import Console
-    from rich.table import Table as Grid
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)  # a pipe has no width; do not fold the tables
-    console.print(say_subject(comparison), highlight=False)
+    console.print(say_subject(comparison), highlight=False, markup=False)
     console.print(say_verdict(comparison), style="bold", highlight=False, markup=False)
     if scheduler := say_scheduler(comparison):
         console.print(scheduler, highlight=False, markup=False)
-    for titled in (*score_tables(comparison), Titled(title="", style="", table=time_table(comparison))):
-        table = titled.table
-        grid = Grid(box=None, pad_edge=False)
-        for number, name in enumerate(table.head):
-            grid.add_column(name, justify="right" if number else "left")
-        for row in table.rows:
-            grid.add_row(*(f"[red]{cell.text}[/red]" if cell.marked else cell.text for cell in row))
+    for titled in score_tables(comparison):
         console.print()
         if titled.title:
-            console.print(titled.title, style="bold", highlight=False)
-        console.print(grid)
+            console.print(titled.title, style="bold", highlight=False, markup=False)
+        console.print(_grid(_with_noise_in_words(titled.table)))
+    if len(sources(comparison)) == 1:
+        console.print()
+        console.print(_grid(time_table(comparison)))
+
+
+def _grid(table: Table) -> Grid:
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    grid = Grid(box=None, pad_edge=False)
+    for number, name in enumerate(table.head):
+        grid.add_column(
+            Text(name), justify="right" if number else "left", overflow="fold", no_wrap=not number
+        )
+    for row in table.rows:
+        grid.add_row(*(Text(cell.text, style="red" if cell.marked else "") for cell in row))
+    return grid
+
+
+def _with_noise_in_words(table: Table) -> Table:
+    """Return the scoreboard without its last column; where noise decides, the ratio says so."""
+    rows = []
+    for *cells, ratio, noise in table.rows:
+        said = f"{ratio.text} noise" if noise.marked else ratio.text
+        rows.append((*cells, replace(ratio, text=said, marked=noise.marked)))
+    return Table(head=table.head[:-1], rows=tuple(rows))
