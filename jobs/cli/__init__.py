@@ -59,12 +59,15 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="mrdag")
 def mr() -> None:
-    """Run batch jobs as MapReduce over a chunk store.
+    """Run batch jobs as MapReduce over a chunk store, or as a graph in memory.
 
     \b
     mr run wordcount book.txt -o counts      run a job of the library
     mr cat counts                            see what it made
     mr jobs                                  what else there is
+    mr compare wordcount book.txt            both ways, side by side
+
+    Sizes are bytes or have a unit: kB, MB and GB are powers of 1000, KiB, MiB and GiB of 1024.
     """
 
 

@@ -12,9 +12,12 @@ from mapreduce.formats import parse_format
 
 
 class Size(click.ParamType[int]):
-    """A number of bytes, such as ``64MB``."""
+    """A number of bytes, such as ``64MB``: kB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024, a bare number is bytes."""
 
     name = "size"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return "N[kB|MB|GB|MiB|GiB]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
