@@ -27,7 +27,7 @@ class ClusterRun:
 
     def __init__(
         self, client: Any, nodes: Sequence[Node], graph: DaskGraph, watch: Watch, topic: str,
-        number_of: Callable[[str], int], attempts: Counter[tuple[str, str]],
+        number_of: Callable[[str, int | None], int], attempts: Counter[tuple[str, str]],
     ) -> None:  # fmt: skip
         self._client = client
         self._graph = graph
@@ -81,7 +81,7 @@ class ClusterRun:
     def _on_row(self, event: tuple[float, Mapping[str, Any]]) -> None:
         said = event[1]
         name, facts = said["name"], dict(said["row"])
-        facts["worker"] = self._number_of(said["worker"])
+        facts["worker"] = self._number_of(said["worker"], said["thread"])
         row = self._numbered(said["token"], name, facts)
         if said["token"] != self._graph.token:
             self._tell(None, row, said["size_bytes"])
@@ -126,7 +126,7 @@ class ClusterRun:
             node = min(here, key=self._position.__getitem__)
             stage, task = stage_of(node.name)
             facts = {
-                "stage": stage, "kind": node.op.kind, "task": task, "worker": self._number_of(said["worker"]),
+                "stage": stage, "kind": node.op.kind, "task": task, "worker": self._number_of(said["worker"], None),
                 "start": when, "end": when, "outcome": "lost", "message": f"worker {said['worker']} died",
             }  # fmt: skip
             self._tell(node, self._numbered(self._graph.token, node.name, facts))

@@ -56,7 +56,10 @@ class Cluster:
         else:
             self._client = Client(self._cluster, set_as_default=False, timeout=CONNECT_S)
         try:
-            self._addresses = _workers_of(self._client, address)
+            self._slots = Slots()
+            self._topic = f"dag-{uuid.uuid4().hex}"
+            for found, worker in _workers_of(self._client, address).items():
+                self._slots.add(found, worker["nthreads"])
             if address is not None:
                 _check_cluster(self._client, address, spill)
                 memory_bytes = memory_bytes or _memory_of(self._client)
@@ -66,8 +69,7 @@ class Cluster:
             self._direct = True if address is None else None
             self._asked: set[str] = set()
             self._missing: set[str] = set()
-            self._seen: dict[str, dict[str, int]] = self._client.run(traffic)
-            self._topic = f"dag-{uuid.uuid4().hex}"
+            self._seen: dict[str, dict[str, int]] = self._client.run(traffic, self._topic)
             self._runs = 0
             self._attempts: Counter[tuple[str, str]] = Counter()
         except BaseException:
@@ -89,12 +91,15 @@ class Cluster:
         self._ask_for_modules()
         with by_value(self._missing):
             packed, shared = pack(nodes)
-        living = sorted(_info(self._client), key=self._number_of)
+        workers = _info(self._client)
+        for address, worker in workers.items():
+            self._slots.add(address, worker["nthreads"])
+        living = sorted(workers, key=self._slots.first)
         numbers = place(nodes, len(living))
         placed = {node: living[number] for node, number in numbers.items()}
         after = hold_back(nodes, numbers)
         graph = build(nodes, packed, shared, placed, held, after, token=token, topic=self._topic)
-        run = ClusterRun(self._client, nodes, graph, watch, self._topic, self._number_of, self._attempts)
+        run = ClusterRun(self._client, nodes, graph, watch, self._topic, self._slots.number, self._attempts)
         try:
             futures = run.finish([node for node in nodes if node in stays])
         finally:
@@ -118,9 +123,10 @@ class Cluster:
 
     def peak_memory(self, rows: Sequence[TaskRow]) -> int:
         """Return the sum over workers of the most memory that each had at the end of a task."""
-        peaks: dict[int, int] = {}
+        peaks: dict[str, int] = {}
         for row in rows:
-            peaks[row.worker] = max(peaks.get(row.worker, 0), row.peak_memory_bytes)
+            address = self._slots.address(row.worker)
+            peaks[address] = max(peaks.get(address, 0), row.peak_memory_bytes)
         return sum(peaks.values())
 
     def close(self, *, at_once: bool = False) -> None:
@@ -136,11 +142,6 @@ class Cluster:
         except Late:
             pass
 
-    def _number_of(self, address: str) -> int:
-        if address not in self._addresses:
-            self._addresses.append(address)
-        return self._addresses.index(address)
-
     def _ask_for_modules(self) -> None:
         new = [name for name in local_modules() if name not in self._asked]
         if new:
@@ -149,11 +150,50 @@ class Cluster:
                 self._missing.update(missing)
 
     def _count_traffic(self) -> None:
-        for address, now in self._client.run(traffic, on_error="ignore").items():
+        for address, now in self._client.run(traffic, self._topic, on_error="ignore").items():
             before = self._seen.get(address, {})
             self.moved_bytes += now["moved"] - before.get("moved", 0)
             self.spilled_bytes += now["spilled"] - before.get("spilled", 0)
             self._seen[address] = now
+
+
+class Slots:
+    """Numbers of the slots of a cluster, as rows have them: a Dask worker has one for each of its threads.
+
+    One that comes in the place of a dead one has numbers of its own.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, int] = {}
+        self._addresses: list[str] = []  # of each number
+        self._threads: dict[str, list[int]] = {}
+
+    def add(self, address: str, threads: int) -> None:
+        """Give numbers to the slots of a Dask worker, unless it has them."""
+        if address not in self._first:
+            self._first[address] = len(self._addresses)
+            self._addresses += [address] * max(threads, 1)
+            self._threads[address] = []
+
+    def first(self, address: str) -> int:
+        """Return the first number of a Dask worker."""
+        self.add(address, 1)
+        return self._first[address]
+
+    def address(self, number: int) -> str:
+        """Return the Dask worker of a slot."""
+        return self._addresses[number]
+
+    def number(self, address: str, thread: int | None) -> int:
+        """Return the slot of a thread, or the first where that is not known."""
+        first = self.first(address)
+        if thread is None:
+            return first
+        threads = self._threads[address]
+        if thread not in threads:
+            threads.append(thread)
+        # Dask may start a thread for one that it has lent out.
+        return first + threads.index(thread) % self._addresses.count(address)
 
 
 def count_slots(address: str) -> int:
@@ -227,18 +267,18 @@ def _leave_main_alone() -> None:
     spawn.get_preparation_data = get_preparation_data
 
 
-def _workers_of(client: Any, address: str | None) -> list[str]:
-    addresses = list(_info(client))
-    if not addresses:
+def _workers_of(client: Any, address: str | None) -> dict[str, Any]:
+    workers = _info(client)
+    if not workers:
         raise GraphError(
             f"the Dask scheduler at {address} has no worker; start one with: dask worker {address}"
         )
-    return addresses
+    return workers
 
 
 def _check_cluster(client: Any, address: str, spill: bool) -> None:
     try:
-        client.run(traffic)
+        client.run(traffic, "")
     except ImportError as error:
         raise GraphError(
             f"the workers of {address} cannot import this package ({error}); install it there"

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -89,6 +89,7 @@ class _Runner:
         import pyarrow as pa
 
         from jobs.catalog import find_job
+        from mapreduce.driving import absolute, source_of
         from mapreduce.options import Options
 
         put_off_pandas()
@@ -101,6 +102,9 @@ class _Runner:
         self.sizes: Mapping[str, int] | None = None
         self.last: Any = None
         self.scratch = stack.enter_context(Scratch()).folder
+        self.inputs: Sequence[Any] = way.inputs
+        if way.on_cluster:  # its workers have other working folders
+            self.inputs = [absolute(source_of(given, self.options)) for given in way.inputs]
         self.client: Any = None
         if way.engine == "mapreduce":
             from mapreduce.runner import open_pool
@@ -132,7 +136,7 @@ class _Runner:
         from mapreduce.runner import run
 
         result = run(
-            self.job, *way.inputs, output=output, parameters=way.parameters, options=self.options,
+            self.job, *self.inputs, output=output, parameters=way.parameters, options=self.options,
             pool=self.pool,
         )  # fmt: skip
         return {"stages": [asdict(stage) for stage in result.stages]}
@@ -144,7 +148,7 @@ class _Runner:
         way, before = self.way, self.session
         moved, spilled = (0, 0) if before is None else (before.moved_bytes, before.spilled_bytes)
         self.last = result = engine.run(
-            self.job, *way.inputs, output=output, parameters=way.parameters, options=self.options,
+            self.job, *self.inputs, output=output, parameters=way.parameters, options=self.options,
             start=self._start, sizes=self._sizes(),
         )  # fmt: skip
         assert self.session is not None

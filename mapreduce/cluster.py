@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import secrets
+import select
 import socket
 import threading
 import time
@@ -173,6 +174,17 @@ class ClusterPool(Pool):
             what = "has no slot free" if self._waiting else "has no worker left"
             raise WorkerFailed(f"the Dask cluster at {self.scheduler} {what}; waited {SLOT_S:.0f} s for one")
         return started
+
+    def start_all(self) -> None:
+        """Wait until all workers are there.
+
+        Raises:
+            WorkerFailed: they do not come, as for ``start``.
+        """
+        deadline = time.monotonic() + SLOT_S
+        while len(self._living) < self.workers and time.monotonic() < deadline:
+            self.start(self.workers)
+            select.select([self._woken], [], [], _ASK_EVERY_S)
 
     def _ask_for(self, missing: int) -> None:
         slots = self._slots()

@@ -18,8 +18,11 @@ import numpy as np
 import psutil
 import pytest
 from dag_graphs import evaluate, mix, mix_in_three, node
+from dask_cluster import started_cluster
 
 from dag import Graph, GraphError, Group, Node, NodeFailed, Part, Read, Session, TooLarge, expand, run
+from dag.on_cluster import Slots
+from dag.on_worker import _Arrivals
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +118,37 @@ def test_a_shuffle_moves_only_the_pieces_that_the_other_worker_needs(session: Se
     assert sum(row.shuffle_bytes for row in rows) == 64 * piece
     assert sum(row.moved_bytes for row in rows) <= 64 * piece
     assert Counter(row.worker for row in rows).most_common(1)[0][1] <= 5
+    # The last pieces are on their way while their worker has nothing else to do, and functions are unpickled.
+    assert sum(row.seconds["shuffle"] for row in rows) > 0
+    assert min(row.seconds["serialise"] for row in rows) > 0
+    assert all(sum(row.seconds.values()) <= row.end - row.start + 1e-6 for row in rows)
+
+
+def test_only_what_moves_for_our_own_graphs_is_counted() -> None:
+    ours, others = "dag-" + "0" * 32, "dag-" + "1" * 32
+    log = [
+        {"keys": {("split-" + ours + "-1", 3): 100, "read_parquet-77": 5}, "start": 10.0, "stop": 11.0},
+        {"keys": {f"cut.pieces0-{ours}-2": 20, f"total-{others}-1": 7}, "start": 10.5, "stop": 12.0},
+    ]
+    arrivals = _Arrivals()
+    for seen in (log[:1], log, log):
+        arrivals.read(seen)
+    assert arrivals.total_bytes == {ours: 120, others: 7}
+    keys = list(log[0]["keys"]) + list(log[1]["keys"])
+    assert arrivals.take(keys[:1], 0.0, 10.25) == (100, 0.25)
+    assert arrivals.take(keys, 11.0, 20.0) == (27, 1.0)
+    assert arrivals.take(keys, 0.0, 20.0) == (0, 0.0)
+
+
+def test_threads_of_a_dask_worker_have_slots_of_their_own() -> None:
+    slots = Slots()
+    slots.add("tcp://a", 2)
+    slots.add("tcp://b", 1)
+    assert [slots.number("tcp://a", thread) for thread in (71, 72, 71)] == [0, 1, 0]
+    assert [slots.number("tcp://b", thread) for thread in (71, None)] == [2, 2]
+    assert slots.number("tcp://a", 73) == 0  # a thread in the place of another
+    assert slots.number("tcp://c", 1) == 3
+    assert [slots.address(number) for number in range(4)] == ["tcp://a", "tcp://a", "tcp://b", "tcp://c"]
 
 
 def test_values_are_freed_on_the_workers_and_kept_ones_stay_as_far_as_they_fit() -> None:
@@ -273,37 +307,13 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cluster that somebody else started, from the command line, in a folder of its own."""
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "cwd": "/", "text": True}
-    dask = [sys.executable, "-m", "dask"]
-    scheduler = subprocess.Popen(
-        [*dask, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"],
-        stderr=subprocess.PIPE, **quiet,
-    )  # fmt: skip
-    started = [scheduler]
-    try:
-        assert scheduler.stderr is not None
-        lines = iter(scheduler.stderr.readline, "")
-        found = next(line for line in lines if "Scheduler at:" in line).split()[-1]
-        threading.Thread(target=scheduler.stderr.read, daemon=True).start()
+    with started_cluster(str(tmp_path_factory.mktemp("dask"))) as cluster:
         with pytest.raises(GraphError, match="has no worker; start one with"):
-            Session(scheduler=found)
-        worker = subprocess.Popen(
-            [*dask, "worker", found, "--nthreads", "1", "--nworkers", "2", "--no-dashboard"],
-            stderr=subprocess.PIPE, **quiet,
-        )  # fmt: skip
-        started.append(worker)
-        assert worker.stderr is not None
-        registered = 0
-        while registered < 2:
-            registered += "Registered to:" in worker.stderr.readline()
-        threading.Thread(target=worker.stderr.read, daemon=True).start()
-        yield found
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait(30)
+            Session(scheduler=cluster.address)
+        cluster.add_workers(2)
+        yield cluster.address
 
 
 def test_a_cluster_from_the_command_line_runs_functions_that_it_cannot_import(address: str) -> None:

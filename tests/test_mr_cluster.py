@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from mr_command import MrCommand
 
 import mapreduce
 from jobs.catalog import find_job
+from jobs.report.stored import from_json
 from mapreduce import Options, Stage, cluster_runs, job, total
 from mapreduce.cluster import ClusterPool
 from mapreduce.cluster_runs import RemoteRun, serve_runs
@@ -310,6 +312,49 @@ def test_the_command_line_says_what_it_cannot_do(
     ended = mr("run", "wordcount", "in.txt", "-o", "out", "--scheduler", cluster.address, "--quiet")
     assert (ended.code, ended.err) == (0, "")
     mr.check_nothing_left()
+
+
+def test_both_engines_are_compared_on_one_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    mr = MrCommand(tmp_path, monkeypatch, capfd)
+    Path("in.txt").write_text(TEXT)
+    own = {"TMPDIR": str(tmp_path)}
+    with started_cluster(str(tmp_path / "dask"), **own) as started:
+        started.add_workers(1, threads=2, **own)
+        where = ("--scheduler", started.address)
+        refused = mr("compare", "wordcount", "in.txt", *where, "--workers", 2)
+        assert refused.code == 2
+        assert "all slots that the cluster has" in refused.err
+        ended = mr(
+            "compare", "wordcount", "in.txt", *where, "--runs", 1, "--split-size", "8KB", "--partitions", 2,
+            "--replication", 1, "--json", "a.json",
+        )  # fmt: skip
+        assert ended.code == 0, ended.err
+        assert left_on(started) == []
+    mr.check_nothing_left()
+    found = from_json(Path("a.json").read_text())
+    assert "outputs are identical" in ended.out + ended.err
+    assert [(engine.engine, engine.workers) for engine in found.engines] == [
+        ("mapreduce", 2), ("dag", 2), ("single", 1),
+    ]  # fmt: skip
+    for engine in found.engines:
+        assert sum(engine.breakdown.values()) == pytest.approx(engine.run.wall_s * engine.workers, rel=0.02)
+        by_slot: dict[int, list[Any]] = {}
+        for attempt in sorted(engine.attempts, key=lambda each: each.start_s):
+            by_slot.setdefault(attempt.worker, []).append(attempt)
+        assert len(by_slot) <= engine.workers
+        for attempts in by_slot.values():  # no slot does two things at a time
+            for before, after in pairwise(attempts):
+                assert before.end_s <= after.start_s + 0.001
+        # What ran on the cluster is in it: more than one process, and each holds pyarrow.
+        assert engine.run.peak_memory_bytes >= engine.run.peak_worker_bytes > 50_000_000
+    mapreduce_engine, graph_engine, single = found.engines
+    assert mapreduce_engine.run.peak_memory_bytes > 2 * 50_000_000
+    assert single.run.peak_memory_bytes == single.run.peak_worker_bytes
+    assert f"--scheduler {started.address}" in mapreduce_engine.command
+    assert f"--engine dag --scheduler {started.address}" in graph_engine.command
+    assert mapreduce_engine.run.store_written_bytes == graph_engine.run.store_written_bytes == 0
 
 
 # --- machines that do not share a disk: a mount namespace has files of its own ---

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--markdown", metavar="FILE", help="Write it as Markdown.")
 @click.option("--json", "json_file", metavar="FILE", help="Write what was measured, to draw it again.")
 @click.option("--trace", metavar="FILE", help="Write both timelines for ui.perfetto.dev.")
-@click.option("--workers", type=click.IntRange(min=1), help="Of both engines. [default: cores]")
+@click.option("--workers", type=click.IntRange(min=1), help="Of both engines. [default: cores, slots]")
 @click.option("--partitions", type=click.IntRange(min=1), help="Reduce tasks of stages that do not say.")
 @click.option("--memory", type=Size(), default="2GB", show_default=True, help="Per worker, of both engines.")
 @click.option("--split-size", type=Size(), default="64MiB", show_default=True, help="Input of one map task.")
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     help="Copies in that store; give it several times to see several. [default: 1 and 3]",
 )  # fmt: skip
 @click.option(
-    "--scheduler", type=click.Choice(["threads", "processes"]), help="Of the graph. [default: by the job]"
-)
+    "--scheduler", metavar="WHERE",
+    help="Of the graph: threads or processes. Of both: a Dask scheduler's tcp://host:port. [default: by the job]",
+)  # fmt: skip
 @click.option("--cache", type=Size(), help="The graph keeps at most so much between rounds.")
 @click.option("--baseline/--no-baseline", default=True, help="Also run it in one thread.", show_default=True)
 @click.option("--format", "input_format", type=INPUT_FORMAT, help="Of the input. [default: by file name]")
@@ -78,6 +79,13 @@ def compare(
         return
     if replication and not store.startswith("gfs://"):
         raise click.UsageError(f"--replication belongs to gfs:// stores; the store is {store}")
+    on_cluster = scheduler is not None and "://" in scheduler
+    if scheduler is not None and not on_cluster and scheduler not in ("threads", "processes"):
+        raise click.UsageError(
+            f"--scheduler is threads, processes or an address such as tcp://host:8786, got {scheduler!r}"
+        )
+    if on_cluster and workers is not None:
+        raise click.UsageError("--workers: both engines take all slots that the cluster has")
     if "-" in inputs:
         raise click.UsageError("standard input can be read only once: give compare a file")
     from jobs.catalog import find_job
@@ -90,8 +98,14 @@ def compare(
     if partitions is not None and "partitions" in found.parameters:
         values.setdefault("partitions", partitions)
     given = assign_inputs(found, inputs, split_parameters(named, "--input"))
+    found.values_of(values)  # what is wrong with them had better be said before anything starts
+    count = workers or len(os.sched_getaffinity(0))
+    if scheduler is not None and on_cluster:
+        from dag.on_cluster import count_slots
+
+        count = count_slots(scheduler)
     options = Options(
-        workers=workers or len(os.sched_getaffinity(0)), memory_bytes=memory, partitions=partitions,
+        workers=count, memory_bytes=memory, partitions=partitions,
         split_bytes=split_size, store=store, input_format=input_format,
     )  # fmt: skip
     comparison = run_both(
