@@ -5,7 +5,6 @@ The counterpart of ``mapreduce.run``: the same job on the same input with the sa
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from dag.rewrite_base import Rewritten
 from jobs.lower import Lowering
 from jobs.stage_tasks import metered_graph
 from mapreduce import publish
-from mapreduce.driving import Begun, drive, recorded
+from mapreduce.driving import Begun, absolute, drive, recorded
 from mapreduce.errors import JobError
 from mapreduce.inputs import Source
 from mapreduce.options import Options
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from dag.events import OnEvent, TaskRow
     from dag.run import Session
 
-    Report = Callable[[Graph, TaskRow | None], None]
+    Report = Callable[[int, TaskRow | None], None]
     Start = Callable[[Graph, OnEvent | None], Session]
 
 
@@ -90,6 +89,7 @@ def run(
     report: Report | None = None,
     start: Start | None = None,
     sizes: Mapping[str, int] | None = None,
+    keep_record: bool = True,
 ) -> GraphResult:
     """Run ``job`` on ``inputs`` and publish its result at ``output``.
 
@@ -98,9 +98,10 @@ def run(
         scheduler: threads, processes, or the address of a Dask scheduler; by default what suits the job.
         cache_bytes: what may stay in memory between the rounds of a job that decides as it goes; by default all.
         spill: Dask may put values on disk when memory is short.
-        report: called with the graph of tasks when it begins, and again with the row of each task.
+        report: called with the number of tasks that a graph has to run when it begins, and again with the row of each task.
         start: returns workers that are there already and stay, for the first graph; instead of the three before.
         sizes: bytes that operators make, by name, where they are known (``jobs.trial`` measures them); else what they read.
+        keep_record: whether `mr runs` shall list it.
 
     Raises:
         BadJob, MissingInput, OutputExists: before anything was read or written.
@@ -108,11 +109,11 @@ def run(
     """
     options = options or Options()
     with (
-        recorded(job, inputs, output, parameters or {}, options, engine="dag") as begun,
+        recorded(job, inputs, output, parameters or {}, options, engine="dag", keep=keep_record) as begun,
         ExitStack() as stack,
     ):
         if scheduler is not None and "://" in scheduler:  # its workers have other working folders
-            begun.sources[:] = [_absolute(source) for source in begun.sources]
+            begun.sources[:] = [absolute(source) for source in begun.sources]
 
         def open_here(graph: Graph, on_event: OnEvent | None) -> Session:
             return stack.enter_context(
@@ -130,11 +131,6 @@ def run(
         return _Run(begun=begun, options=options, start=start or open_here, report=report, sizes=sizes).run(
             output
         )
-
-
-def _absolute(source: Source) -> Source:
-    urls = tuple(url if "://" in url else os.path.abspath(url) for url in source.urls)
-    return replace(source, urls=urls)
 
 
 def open_session(
@@ -201,6 +197,7 @@ class _Run:
         self.tasks: dict[Node, Node] = {}
         self.kept: set[Node] = set()
         self.first_row = 0
+        self.to_run = 0  # tasks of the last graph
 
     def run(self, output: str | None) -> GraphResult:
         rows: tuple[TaskRow, ...] = ()
@@ -268,7 +265,8 @@ class _Run:
             self.session = self.start(logical, self._tell if self.report else None)
             self.first_row = len(self.session.rows)
         if self.report is not None:
-            self.report(tasks, None)
+            self.to_run = self.session.count_tasks(tasks)
+            self.report(self.to_run, None)
         begin = time.time()
         try:
             values = self.session.run(tasks)
@@ -286,4 +284,4 @@ class _Run:
 
     def _tell(self, row: TaskRow) -> None:
         if self.report is not None:
-            self.report(self.graphs[-1].tasks, row)
+            self.report(self.to_run, row)

@@ -11,7 +11,6 @@ from jobs.sizes import format_size, say_count
 
 if TYPE_CHECKING:
     from dag.events import TaskRow
-    from dag.graph import Graph
     from mapreduce.planning import StagePlan
     from mapreduce.pool import Event
 
@@ -79,17 +78,17 @@ class Progress:
             self.spoke = time.monotonic()
             self._say(f"{plan.title}: {self.done} of {say_count(total, 'task')}, {self._amount()}")
 
-    def report_graph(self, graph: Graph, row: TaskRow | None) -> None:
-        """Take note of a graph of tasks that begins, or of the end of one of its tasks."""
+    def report_graph(self, tasks: int, row: TaskRow | None) -> None:
+        """Take note of a graph of so many tasks that begins, or of the end of one of them."""
         if self.quiet:
             return
         if row is None:
             self.done = self.records = self.bytes = 0
             self.began = self.spoke = time.monotonic()
             if self.bars is not None:
-                self.bar = self.bars.add_task("graph", total=len(graph), amount="")
+                self.bar = self.bars.add_task("graph", total=tasks, amount="")
             else:
-                self._say(f"graph: {say_count(len(graph), 'task')}")
+                self._say(f"graph: {say_count(tasks, 'task')}")
             return
         if row.outcome == "done":
             self.done += 1
@@ -97,13 +96,11 @@ class Progress:
             self.bytes += row.bytes_in
         if self.bars is not None:
             self.bars.update(self.bar, completed=self.done, amount=self._amount())
-        elif self.done == len(
-            graph
-        ):  # not reached by a graph of which some tasks were kept from an earlier one
+        elif self.done == tasks:
             self._say(f"graph: done, {self._amount()}")
         elif time.monotonic() - self.spoke >= LINE_EVERY_S:
             self.spoke = time.monotonic()
-            self._say(f"graph: {self.done} of {say_count(len(graph), 'task')}, {self._amount()}")
+            self._say(f"graph: {self.done} of {say_count(tasks, 'task')}, {self._amount()}")
 
     def _count(self, event: Event) -> None:
         if event.outcome != "done" or event.task is None:

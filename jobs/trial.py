@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +21,6 @@ from jobs.engine import GraphResult, run
 from jobs.explain import TRIAL_BYTES, first_dataset, splits_of
 from jobs.report.model import IO_PARTS
 from mapreduce.errors import JobError
-from mapreduce.home import find_run
 from mapreduce.inputs import Source, list_files
 from mapreduce.options import Options
 from mapreduce.scratch import Scratch
@@ -98,9 +96,8 @@ def _run_sample(
             with Session(scheduler="threads", workers=1) as session:
                 result = run(
                     tried, *sampled, output=None if loops else f"{scratch.folder}/output{turn}", parameters=parameters,
-                    options=settings, start=functools.partial(_given, session),
+                    options=settings, start=functools.partial(_given, session), keep_record=False,
                 )  # fmt: skip
-            shutil.rmtree(find_run(result.run))
             tallies.append(_tally(result, _bytes_of(sampled, options)))
     best = {name: min(each.work_s[name] for each in tallies) for name in tallies[0].work_s}
     return replace(tallies[0], work_s=best)

@@ -58,8 +58,9 @@ def recorded(
     options: Options,
     *,
     engine: str,
+    keep: bool = True,
 ) -> Iterator[Begun]:
-    """Begin a run, and write its record when the block ends, with how it ended.
+    """Begin a run, and write its record when the block ends, with how it ended; without ``keep`` nothing remains of it.
 
     Raises:
         BadJob, MissingInput, OutputExists: before anything was read or written.
@@ -93,7 +94,10 @@ def recorded(
             raise
         finally:
             begun.record["seconds"] = begun.seconds
-            write_record(folder, begun.record)
+            if keep:
+                write_record(folder, begun.record)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def drive(begun: Begun, rows: Callable[[Dataset], list[Any]]) -> Dataset:
