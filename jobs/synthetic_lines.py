@@ -24,6 +24,7 @@ VOCABULARY_WORDS = 100_000
 
 _RECORDS_PER_BLOCK = 40_000
 _LINES_PER_BLOCK = 60_000
+_LINES_PER_STEP = 6_000
 _TABLE_BITS = 21
 _TAIL = 10_000
 
@@ -116,7 +117,9 @@ def variable_record_blocks(seed: int) -> Iterator[Block]:
     block = np.full((rows, width), ord(" "), np.uint8)
     block[:, key_bytes + 2 : key_bytes + 18] = ord("0")
     block[:, -1] = ord("\n")
-    column = np.arange(width)
+    row_starts = np.arange(rows, dtype=np.int32) * width
+    every_second = np.arange(0, 2 * rows, 2, dtype=np.int32)
+    bounds = np.empty(2 * rows, np.int32)
     first = 0
     while True:
         block[:, :key_bytes] = _printable(bits, (rows, key_bytes))
@@ -125,10 +128,15 @@ def variable_record_blocks(seed: int) -> Iterator[Block]:
         block[:, key_bytes + 36 : -1] = _filler(bits, rows, groups)
         key_start = key_bytes - 1 - bits.below(key_bytes, rows)
         filler_stop = key_bytes + 36 + 4 * bits.below(groups + 1, rows)
-        kept = (column >= key_start[:, None]) & (column < filler_stop[:, None])
-        kept[:, -1] = True
+        block[np.arange(rows), filler_stop] = ord("\n")
+        # What is kept of the rows and what lies between takes turns in memory.
+        bounds[0::2] = row_starts + key_start.astype(np.int32)
+        bounds[1::2] = row_starts + (filler_stop + 1).astype(np.int32)
+        parts = pa.BinaryArray.from_buffers(
+            pa.binary(), 2 * rows - 1, [None, pa.py_buffer(bounds), pa.py_buffer(block)], null_count=0
+        )
         first += rows
-        yield Block(data=block[kept].data, ends=np.cumsum(filler_stop - key_start + 1))
+        yield line_block(pick(parts, every_second))
 
 
 def vocabulary(words: int = VOCABULARY_WORDS) -> list[str]:
@@ -159,8 +167,9 @@ def rank_table(ranks: int, bits: int) -> npt.NDArray[np.int32]:
     """Return 2**bits ranks whose frequencies follow Zipf's law: a random index draws one, with no search."""
     cumulative = np.cumsum(1.0 / np.arange(1, ranks + 1))
     points = (np.arange(1 << bits) + 0.5) * (cumulative[-1] / (1 << bits))
-    ranks_at: npt.NDArray[np.int32] = np.searchsorted(cumulative, points).astype(np.int32)
-    return ranks_at
+    stops = points.searchsorted(cumulative, side="right")  # rank r has the points up to its cumulative weight
+    stops[-1] = len(points)
+    return np.repeat(np.arange(ranks, dtype=np.int32), np.diff(stops, prepend=0))
 
 
 def text_blocks(seed: int) -> Iterator[Block]:
@@ -168,24 +177,34 @@ def text_blocks(seed: int) -> Iterator[Block]:
     words = vocabulary()
     # Each word twice, followed by a space or by the newline: one take() is then the text itself.
     pieces = pa.array([word + " " for word in words] + [word + "\n" for word in words], pa.string())
-    table = rank_table(len(words), _TABLE_BITS)
+    table = pa.array(rank_table(len(words), _TABLE_BITS))
     bits = Bits(seed, "text")
     while True:
-        last = np.cumsum(10 + bits.below(3, _LINES_PER_BLOCK)) - 1
-        count = int(last[-1]) + 1
+        lengths = 10 + bits.below(3, _LINES_PER_BLOCK)
+        count = int(lengths.sum())
         draws = bits.words(-(-count // 2)).view(np.uint32)[:count] >> np.uint32(32 - _TABLE_BITS)
-        chosen = table[draws]
-        chosen[last] += len(words)
-        taken = pieces.take(pa.array(chosen))
-        _, offsets, data = taken.buffers()
-        ends = np.frombuffer(offsets, np.int32)[1 : count + 1][last].astype(np.int64)
-        yield Block(data=memoryview(data)[: int(ends[-1])], ends=ends)
+        first = 0
+        for start in range(
+            0, _LINES_PER_BLOCK, _LINES_PER_STEP
+        ):  # in pieces that stay in the processor's cache
+            last = np.cumsum(lengths[start : start + _LINES_PER_STEP]) - 1
+            stop = first + int(last[-1]) + 1
+            # Arrow's take leaves the indices as wide as they are, where numpy's would widen them first.
+            chosen = pick(table, draws[first:stop]).to_numpy().copy()
+            chosen[last] += len(words)
+            yield line_block(pick(pieces, chosen), last)
+            first = stop
 
 
-def line_block(lines: Any) -> Block:
-    """Return a string array of lines that carry their newline as a block."""
-    _, offsets, data = lines.buffers()
-    ends = np.frombuffer(offsets, np.int32)[1 : len(lines) + 1].astype(np.int64)
+def pick(values: Any, places: npt.NDArray[Any]) -> Any:
+    """Return the values of an Arrow array at ``places``, all of which must lie inside it."""
+    return pc.take(values, pa.array(places), boundscheck=False)
+
+
+def line_block(pieces: Any, last: Int64s | slice = slice(None)) -> Block:
+    """Return a string array of pieces of lines as a block; ``last`` says which pieces end a line, by default all."""
+    _, offsets, data = pieces.buffers()
+    ends = np.frombuffer(offsets, np.int32)[1 : len(pieces) + 1][last].astype(np.int64)
     return Block(data=memoryview(data)[: int(ends[-1])], ends=ends)
 
 
@@ -222,8 +241,5 @@ def graph_blocks(seed: int, nodes: int) -> Iterator[Block]:
         chosen[0::3] = source - first
         chosen[1::3] = high + len(begins)
         chosen[2::3] = low + np.where(high > 0, 0, _TAIL) + (len(begins) + len(heads))
-        taken = pa.concat_arrays([begins, heads, tails]).take(pa.array(chosen))
-        _, offsets, data = taken.buffers()
-        ends = np.frombuffer(offsets, np.int32)[3 : len(chosen) + 1 : 3].astype(np.int64)
-        yield Block(data=memoryview(data)[: int(ends[-1])], ends=ends)
+        yield line_block(pick(pa.concat_arrays([begins, heads, tails]), chosen), slice(2, None, 3))
         first = 0 if int(sources[-1]) == nodes - 1 else first + len(sources)

@@ -18,7 +18,7 @@ FORMAT = FormatName("text", "csv", "tsv", "jsonl", "parquet", "arrow", "records"
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("path")
 @click.option(
-    "--size", type=Size(), default="100MB", show_default=True, help="1MB is 10**6 bytes, 1MiB 2**20."
+    "--size", type=Size(), default="100MB", show_default=True, help="About so many bytes; 1MB is 10**6, 1MiB 2**20."
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Same seed, same bytes."
@@ -57,6 +57,9 @@ def generate(
     ):
         if value is not None and kind != owner:
             raise click.UsageError(f"--{option} is for {owner}, not for {kind}")
+    from mapreduce.pandas_import import put_off_pandas
+
+    put_off_pandas()
     from jobs import generate as generating
 
     made = generating.generate(
@@ -100,6 +103,9 @@ def validate(
     and the same records as INPUT (their number, and the 128-bit sum of a fingerprint of each one), as
     TeraValidate does. Any format that mr reads; tables need --key with the columns.
     """
+    from mapreduce.pandas_import import put_off_pandas
+
+    put_off_pandas()
     from jobs import validate as validating
 
     is_field = key is not None and key.lstrip("-").isdigit()
