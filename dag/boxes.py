@@ -228,8 +228,8 @@ def _name(nodes: tuple[Node, ...], families: list[tuple[Node, ...]]) -> str:
     if len(names) > 1:
         loops = [_round_of(node) for node in nodes]
         if all(number for _, number in loops):
-            called = ", ".join(dict.fromkeys(loop for loop, _ in loops))
-            return f"{called} #{min(loops, key=_second)[1]} to #{max(loops, key=_second)[1]}"
+            called = "+".join(dict.fromkeys(loop for loop, _ in loops))
+            return f"{called} #{min(loops, key=_second)[1]}-{max(loops, key=_second)[1]}"
         return f"... {len(names):,} more ..."
     return f"{next(iter(names))} x {len(nodes):,}"
 

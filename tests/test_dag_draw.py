@@ -381,3 +381,47 @@ def test_no_text_leaves_its_box_in_a_browser(tmp_path: Path) -> None:
     seen, outside = re.match(r"(\d+) texts, outside: (.*)", title[0]).groups()  # type: ignore[union-attr]
     assert int(seen) > 60
     assert outside == ""
+
+
+def loop_of(rounds: int, *, turns: bool = False) -> Graph:
+    """Return a loop over data that stays: each round maps the data with the weights before, and reduces."""
+    size = {"work_s": 1.0, "size_bytes": 1000}
+    data = Node(name="data", op=Op(kind="read"), **size)
+    weights = Node(name="start", op=Op(kind="make"), **size)
+    for number in range(1, rounds + 1):
+        mark = f"#{number}" if number > 1 else ""
+        other = "turn" if turns else "step"
+        mapped = Node(name=f"step{mark}.map", op=Op(kind="map"), inputs=(data, weights), **size)
+        weights = Node(name=f"{other}{mark}.reduce", op=Op(kind="reduce"), inputs=(mapped,), **size)
+    return Graph((Node(name="end", op=Op(kind="write"), inputs=(weights,), **size),))
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_the_middle_rounds_of_a_loop_are_one_box_with_all_that_they_take_and_make(turns: bool) -> None:
+    graph = loop_of(12, turns=turns)  # also where a round is two loops that need each other
+    svg = draw_svg(graph, rounds=5)
+    called = "step+turn #3-11" if turns else "step #3-11"
+    assert set(frames(svg)) - {node.name for node in graph.nodes} == {called}
+    assert (
+        len(frames(svg)) == 2 + 2 * 2 + 1 + 2 + 1
+    )  # data and start, two rounds, the middle, the last, the end
+    assert {(a, b) for a, b in arrows(svg) if called in (a, b)} == {
+        ("data", called), ("turn#2.reduce" if turns else "step#2.reduce", called), (called, "step#12.map"),
+    }  # fmt: skip
+    assert "9 rounds" in svg
+    assert f"data to {called}, 9.00 kB" in svg
+    assert any(called in line and "9 rounds" in line for line in draw_text(graph, rounds=5).splitlines())
+
+
+def test_few_rounds_and_those_that_something_between_them_needs_are_drawn_one_by_one() -> None:
+    few = loop_of(5)
+    assert draw_svg(few, rounds=5) == draw_svg(few)
+    many = loop_of(12)
+    assert draw_text(many) == draw_text(many, rounds=12) != draw_text(many, rounds=5)
+    third = next(node for node in many.nodes if node.name == "step#3.reduce")
+    fifth = next(node for node in many.nodes if node.name == "step#5.map")
+    between = Node(name="between", op=Op(kind="look"), inputs=(third,))
+    again = Node(name="step#6.map", op=Op(kind="map"), inputs=(between, fifth))
+    last = Node(name="step#9.map", op=Op(kind="map"), inputs=(again,))
+    circle = Graph((last,))
+    assert set(frames(draw_svg(circle, rounds=5))) == {node.name for node in circle.nodes}
