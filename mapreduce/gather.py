@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mapreduce.words import Rows, byte_ranges
+from mapreduce.words import Rows, byte_ranges, common_size
 
 _WIDEST = 1 << 12
+TAKE_BYTES = 512 << 10
+"""Of rows taken at a time: they are still in the processor's cache when they are written."""
 
 
 def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -46,10 +48,10 @@ class Gatherer:
             elif pa.types.is_binary(kind) or pa.types.is_string(kind):
                 fixed += 4
                 starts, lengths, data = byte_ranges(column)
-                width = int(lengths[0]) if len(lengths) else 0
-                if width * len(lengths) == int(lengths.sum()) and (lengths == width).all():
+                width = common_size(lengths)
+                if width:
                     fixed += width
-                    if 0 < width <= _WIDEST and column.null_count == 0:
+                    if width <= _WIDEST and column.null_count == 0:
                         first = int(starts[0])
                         uniform = data[first : first + width * len(lengths)].view(f"V{width}")
                 else:
@@ -73,6 +75,14 @@ class Gatherer:
             buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
             columns.append(pa.Array.from_buffers(column.type, len(rows), buffers))
         return pa.RecordBatch.from_arrays(columns, schema=self.batch.schema)
+
+    def take_blocks(self, rows: Rows) -> Iterator[pa.RecordBatch]:
+        """Yield ``rows`` in their order in batches of about TAKE_BYTES."""
+        sizes = self.row_bytes
+        if not isinstance(sizes, int):
+            sizes = sizes[rows]
+        for _, start, stop in cut_blocks(sizes, [0, len(rows)], TAKE_BYTES):
+            yield self.take(rows[start:stop])
 
 
 def cut_blocks(

@@ -20,7 +20,7 @@ import pyarrow as pa
 from .aggregate import combine_rows, combine_unsorted, fold_in_tree, reduce_sorted
 from .columns import to_batch, to_pairs
 from .errors import BadJob
-from .gather import Gatherer, concat, cut_blocks
+from .gather import Gatherer, concat
 from .inputs import read_batches, read_records
 from .merge import tagged
 from .meter import Meter, current_meter
@@ -34,7 +34,6 @@ from .worker import TaskInfo
 Batches = Iterable[pa.RecordBatch]
 Chunks = Iterable[tuple[str, Iterable[Any], Sequence[Any]]]  # (url, keys, values) of records
 
-TAKE_BYTES = 4 << 20  # of sorted rows at a time: what is written next is still in the processor's cache
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a binary column, whose offsets have 32 bits
 _COMBINE_ROWS = 1 << 20
 _PAIRS = 5_000  # of a batch of records
@@ -161,7 +160,7 @@ class StageInMemory:
             if program.stage.is_batch:
                 yield from made
                 return
-            yield from map(to_batch, cut_pairs(made, _PAIRS, WRITE_BYTES))
+            yield from map(to_batch, cut_pairs(made, _PAIRS, WRITE_BYTES, self.memory_bytes // 2))
 
     def write_reduced(
         self, partition: int, merged: Batches, sides: Mapping[str, Any], task: TaskInfo
@@ -237,9 +236,4 @@ def _sorted(batches: Sequence[pa.RecordBatch], shuffle: Shuffle) -> Iterator[pa.
         )
     rows = concat(batches)
     permutation = sort_permutation(rows, shuffle.order)
-    gatherer = Gatherer(rows)
-    sizes = gatherer.row_bytes
-    if not isinstance(sizes, int):
-        sizes = sizes[permutation]
-    for _, start, stop in cut_blocks(sizes, [0, len(permutation)], TAKE_BYTES):
-        yield gatherer.take(permutation[start:stop])
+    yield from Gatherer(rows).take_blocks(permutation)

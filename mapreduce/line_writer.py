@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from mapreduce.errors import BadJob
 from mapreduce.files import first_line
 
-JOIN_BYTES = 1 << 28
-"""Text is joined in pieces of at most this, far from the 2 GiB that 32-bit offsets allow."""
+JOIN_BYTES = 1 << 20
+"""Text is joined in pieces of about this: they are still in the processor's cache when they are written."""
 
 
 class TextWriter:

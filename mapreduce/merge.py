@@ -207,7 +207,7 @@ def _merge_open(
             yield from pieces
         elif pieces:
             joined = concat(pieces)
-            yield Gatherer(joined).take(sort_permutation(joined, order))
+            yield from Gatherer(joined).take_blocks(sort_permutation(joined, order))
 
 
 def _rest(cursor: _Cursor, window_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -6,6 +6,7 @@ It does not look at how large a partition becomes; RangePartitioner balances by 
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import pyarrow as pa
 from mapreduce.errors import BadJob
 from mapreduce.keys import decode_key, prefix_bytes
 from mapreduce.order import Order, SortedKeys, order_words, sort_permutation
-from mapreduce.words import ColumnWords
+from mapreduce.words import ColumnWords, Rows
 
 Partitions = npt.NDArray[np.int32]
 _FIRST = np.uint64(0x9E3779B97F4A7C15)
@@ -104,8 +105,9 @@ class RangePartitioner:
         edges = cut_words.words(0, slice(None))
         if descending:
             words, edges = ~words, ~edges
-        found = np.searchsorted(edges, words, "left").astype(np.int32)
-        unsure = np.flatnonzero(found != np.searchsorted(edges, words, "right"))
+        found = np.searchsorted(edges, words, "right").astype(np.int32)
+        # cuts that are not greater; where the last of them has the row's first word, more has to be looked at
+        unsure = np.flatnonzero(edges.take(found - 1, mode="clip") == words)
         if len(unsure):
             names = [part.column for part in self.order]
             few = batch.select(names).take(pa.array(unsure))
@@ -116,12 +118,20 @@ class RangePartitioner:
             found[unsure[permutation[~is_cut] - count]] = cuts_before[~is_cut]
         return found
 
-    def split_sorted(self, batch: pa.RecordBatch, partitions: int) -> npt.NDArray[np.int64]:
-        """Return the ``partitions + 1`` edges of the partitions in a batch that is sorted by an order that begins with ours."""
+    def split_ordered(self, batch: pa.RecordBatch, rows: Rows, partitions: int) -> list[int]:
+        """Return the ``partitions + 1`` edges of the partitions among ``rows`` of a batch.
+
+        The rows are in an order that begins with ours.  A few rows are looked at for each cut, instead of all cuts for each row.
+        """
         self.check(partitions)
         keys, cuts = SortedKeys(batch, self.order), SortedKeys(self.cuts, self.order)
-        inner = [keys.search(cuts, row) for row in range(self.cuts.num_rows)]
-        return np.array([0, *inner, *[batch.num_rows] * (partitions - len(inner))], np.int64)
+
+        def first_after(cut: int) -> int:
+            places = range(len(rows))
+            return bisect.bisect_left(places, True, key=lambda at: not keys.is_less(int(rows[at]), cuts, cut))
+
+        inner = [first_after(cut) for cut in range(cuts.rows)]
+        return [0, *inner, *[len(rows)] * (partitions - len(inner))]
 
     def check(self, partitions: int) -> None:
         """Raise BadJob when there are more ranges than partitions."""

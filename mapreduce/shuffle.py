@@ -207,6 +207,12 @@ def partition_rows(
     if partitions == 1:
         rows = np.arange(batch.num_rows, dtype=np.int64) if permutation is None else permutation
         return rows, [0, len(rows)]
+    if (
+        permutation is not None
+        and isinstance(partitioner, RangePartitioner)
+        and shuffle.order[: len(partitioner.order)] == tuple(partitioner.order)
+    ):  # rows in the order that the ranges have are in partition order already
+        return permutation, partitioner.split_ordered(batch, permutation, partitions)
     found = partitioner(batch, partitions)
     low, high = (int(found.min()), int(found.max())) if len(found) else (0, 0)
     if low < 0 or high >= partitions or len(found) != batch.num_rows:
@@ -219,12 +225,7 @@ def partition_rows(
     )
     if permutation is None:
         return np.argsort(small, kind="stable"), edges
-    by_range = isinstance(partitioner, RangePartitioner) and shuffle.order[: len(partitioner.order)] == tuple(
-        partitioner.order
-    )
-    if not by_range:  # rows in the order that the ranges have are in partition order already
-        permutation = permutation[np.argsort(small[permutation], kind="stable")]
-    return permutation, edges
+    return permutation[np.argsort(small[permutation], kind="stable")], edges
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -7,6 +7,7 @@ They must be set before the process starts, since numpy and the C library read t
   is four times faster, so the AVX-512 one is switched off.
 * Large buffers come and go with every block.  A C library that keeps freed memory saves the page faults, which cost more
   than the sort; Arrow is told to use the same allocator.  The memory limit is on the peak, which stays as it was.
+  Huge pages for that memory save faults once more, and lookups of addresses when rows are gathered.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def worker_environment() -> dict[str, str]:
         "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
         "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
         "MALLOC_TOP_PAD_": str(16 << 20),
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # madvise; from glibc 2.35 on
     }
     if _compress_store_is_slow():
         # the group of features that holds the AVX-512 sort got another name in numpy 2.4

@@ -78,10 +78,12 @@ class BytesWords:
 
     def __init__(self, array: pa.Array) -> None:
         starts, lengths, data = byte_ranges(array)
-        self.uniform = len(lengths) > 0 and lengths[0] > 0 and bool((lengths == lengths[0]).all())
+        self.width = common_size(lengths)
         self.valid = _validity(array)
         self.starts, self.lengths = starts, lengths
-        self.shortest = int(lengths.min()) if len(lengths) and self.valid is None else 0
+        self.shortest = 0
+        if len(lengths) and self.valid is None:
+            self.shortest = self.width or int(lengths.min())
         self.data = data if len(data) >= 8 else np.concatenate([data, np.zeros(8, np.uint8)])
         self.first: Words | None = None
 
@@ -96,25 +98,29 @@ class BytesWords:
     def words(self, level: int, rows: Rows | slice) -> Words:
         if level == 0:
             if self.first is None:
+                if isinstance(rows, slice) and len(range(*rows.indices(len(self.starts)))) == 1:
+                    return self._gather(0, rows)  # a look at one row needs no other
                 self.first = self._gather(0, slice(None))
             return self.first[rows]
         return self._gather(level, rows)
 
     def _gather(self, level: int, rows: Rows | slice) -> Words:
         skip = WORD_BYTES * level
-        starts = self.starts[rows] + skip
-        if len(starts) == 0:
-            return np.empty(0, np.uint64)
         last = len(self.data) - 8
         # every place of the data as the start of a word in big-endian bytes
         places: npt.NDArray[Any] = np.ndarray((last + 1,), dtype="<u8", buffer=self.data.data, strides=(1,))
-        if int(starts.max()) > last:
-            words = places[np.minimum(starts, last)].byteswap(inplace=True)
-            words <<= np.clip(starts - last, 0, 8).astype(np.uint64) * np.uint64(8)
-        elif self.uniform and level == 0 and isinstance(rows, slice) and rows == slice(None):
-            words = places[int(starts[0]) :: int(self.lengths[0])][: len(starts)].byteswap()
+        whole = isinstance(rows, slice) and rows == slice(None)
+        if self.width and level == 0 and whole and self.starts[-1] <= last:
+            words = places[int(self.starts[0]) :: self.width][: len(self.starts)].byteswap()
         else:
-            words = places[starts].byteswap(inplace=True)
+            starts = self.starts[rows] + skip
+            if len(starts) == 0:
+                return np.empty(0, np.uint64)
+            if int(starts.max()) > last:
+                words = places[np.minimum(starts, last)].byteswap(inplace=True)
+                words <<= np.clip(starts - last, 0, 8).astype(np.uint64) * np.uint64(8)
+            else:
+                words = places[starts].byteswap(inplace=True)
         if self.shortest - skip > WORD_BYTES:
             words &= _MASKS[WORD_BYTES]
             words |= _MORE
@@ -134,13 +140,17 @@ class BytesWords:
 
 
 def byte_ranges(array: pa.Array) -> tuple[Rows, Rows, npt.NDArray[np.uint8]]:
-    """Return starts and lengths (int64, one per row) of a binary-like array, and the bytes they point into."""
+    """Return starts and lengths (int64, one per row) of a binary-like array, and the bytes they point into.
+
+    Lengths that are all alike are one number with a stride of 0, as ``common_size`` finds them: lines of one length need
+    no passes over lengths.
+    """
     kind = array.type
     if pa.types.is_fixed_size_binary(kind):
         size = len(array) + array.offset
         data = _bytes_of(array.buffers()[1])
         starts = np.arange(array.offset, size, dtype=np.int64) * kind.byte_width
-        return starts, np.full(len(array), kind.byte_width, np.int64), data
+        return starts, np.broadcast_to(np.int64(kind.byte_width), (len(array),)), data
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         width: Any = np.int32
     elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
@@ -150,10 +160,19 @@ def byte_ranges(array: pa.Array) -> tuple[Rows, Rows, npt.NDArray[np.uint8]]:
     _, offset_buffer, data_buffer = array.buffers()
     if len(array) == 0 or offset_buffer is None:
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8)
-    offsets = np.frombuffer(offset_buffer, width)[array.offset : array.offset + len(array) + 1].astype(
-        np.int64
-    )
-    return offsets[:-1], np.diff(offsets), _bytes_of(data_buffer)
+    offsets = np.frombuffer(offset_buffer, width)[array.offset : array.offset + len(array) + 1]
+    lengths = np.diff(offsets)
+    size = int(lengths[0])
+    if size and (lengths == size).all():
+        first = int(offsets[0])
+        starts = np.arange(first, first + size * len(array), size, dtype=np.int64)
+        return starts, np.broadcast_to(np.int64(size), (len(array),)), _bytes_of(data_buffer)
+    return offsets[:-1].astype(np.int64), lengths.astype(np.int64), _bytes_of(data_buffer)
+
+
+def common_size(lengths: Rows) -> int:
+    """Return the length that all values have, as ``byte_ranges`` found it; 0 where they differ, or there are none."""
+    return int(lengths[0]) if len(lengths) and lengths.strides == (0,) else 0
 
 
 def _bytes_of(buffer: pa.Buffer | None) -> npt.NDArray[np.uint8]:

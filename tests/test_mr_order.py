@@ -167,6 +167,8 @@ def test_ranges_keep_order_and_never_part_equal_keys(
     assert found.tolist() == expected
     in_order = batch.take(pa.array(sort_permutation(batch, order)))
     assert partitioner(in_order, partitions).tolist() == sorted(expected)
+    edges = partitioner.split_ordered(batch, sort_permutation(batch, order), partitions)
+    assert edges == [sum(place < partition for place in expected) for partition in range(partitions + 1)]
 
 
 def test_range_cuts_make_even_partitions_of_distinct_keys() -> None:
