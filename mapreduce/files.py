@@ -13,13 +13,13 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
-
-import fsspec
-from fsspec.core import url_to_fs
+from typing import TYPE_CHECKING, Any
 
 from mapreduce.errors import BadInput, OutputFailed
 from mapreduce.meter import current_meter, timing
+
+if TYPE_CHECKING:
+    import fsspec
 
 COMPRESSED_MAGIC = re.compile(
     rb"(?P<gzip>\x1f\x8b)"
@@ -43,6 +43,8 @@ def local_path(url: str) -> str:
 
 def filesystem(url: str, storage_options: Mapping[str, Any]) -> tuple[fsspec.AbstractFileSystem, str]:
     """Return the fsspec filesystem of a ``url`` that is not local, and the path inside it."""
+    from fsspec.core import url_to_fs  # here, since local files do without it
+
     try:
         fs, path = url_to_fs(url, **storage_options)
     except (ValueError, ImportError) as error:
