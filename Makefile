@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# So many tests at a time: many of them start processes and wait for them.
+JOBS ?= 2
 export MR_HOME ?= $(CURDIR)/demo-data/home
 
 .PHONY: demo test lint types unit clean benchmarks
@@ -35,7 +37,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
 	$(BIN)/python -m pytest --doctest-modules gfs_sim mapreduce dag jobs
 
 clean:

@@ -29,7 +29,8 @@ from mapreduce.stages import Dataset, Job
 class ExplainedGraph:
     """The graph of a job on given inputs, before it runs.
 
-    ``measured`` is false where no sample could be tried; ``scheduler`` is where it would run, ``scheduler_reason`` why there.
+    ``measured`` is false where no sample could be tried, ``basis`` says what was; ``scheduler`` is where it would run,
+    ``scheduler_reason`` why there.
     """
 
     graph: Graph
@@ -40,6 +41,7 @@ class ExplainedGraph:
     measured: bool
     scheduler: str
     scheduler_reason: str
+    basis: str
     notes: tuple[str, ...]
 
 
@@ -69,12 +71,13 @@ def explain_graph(
     scheduler, reason = place_of(logical, workers)
     rewritten = optimise(logical, workers=workers)
     graph = rewritten.graph
+    basis = ""
     if tried is None:
         notes.append(f"times and sizes are unknown: {trial}")
     else:
         graph = graph.measured(work_s=tried.work_s, size_bytes=tried.size_bytes)
         whole = sum(splits_of(given, options)[1] for given in datasets)
-        notes.append(
+        basis = (
             f"times and sizes are estimates, by trials on {format_size(tried.tried_bytes)} of the input's "
             f"{format_size(whole)}; times are those of a core that does nothing else"
         )
@@ -82,7 +85,7 @@ def explain_graph(
     return ExplainedGraph(
         graph=graph, tasks=tasks, analysis=analyse(tasks, workers=workers),
         applied=rewritten.applied, refused=rewritten.refused, measured=tried is not None,
-        scheduler=scheduler, scheduler_reason=reason,
+        scheduler=scheduler, scheduler_reason=reason, basis=basis,
         notes=tuple(notes),
     )  # fmt: skip
 

@@ -105,7 +105,7 @@ def _print_graph(explained: ExplainedGraph, svg: str | None) -> None:
         click.echo(f"\n{title}:" if lines else f"\n{title}: nothing")
         for line in fold_rounds(lines):
             click.echo(f"  {line}")
-    for note in explained.notes:
+    for note in filter(None, (explained.basis, *explained.notes)):
         click.echo(f"\n{note}")
     if svg is not None:
         Path(svg).write_text(draw_svg(explained.graph, rounds=ROUNDS), encoding="utf-8")
