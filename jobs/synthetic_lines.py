@@ -24,7 +24,6 @@ VOCABULARY_WORDS = 100_000
 
 _RECORDS_PER_BLOCK = 40_000
 _LINES_PER_BLOCK = 60_000
-_LINES_PER_STEP = 6_000
 _TABLE_BITS = 21
 _TAIL = 10_000
 
@@ -180,20 +179,13 @@ def text_blocks(seed: int) -> Iterator[Block]:
     table = pa.array(rank_table(len(words), _TABLE_BITS))
     bits = Bits(seed, "text")
     while True:
-        lengths = 10 + bits.below(3, _LINES_PER_BLOCK)
-        count = int(lengths.sum())
+        last = np.cumsum(10 + bits.below(3, _LINES_PER_BLOCK)) - 1
+        count = int(last[-1]) + 1
         draws = bits.words(-(-count // 2)).view(np.uint32)[:count] >> np.uint32(32 - _TABLE_BITS)
-        first = 0
-        for start in range(
-            0, _LINES_PER_BLOCK, _LINES_PER_STEP
-        ):  # in pieces that stay in the processor's cache
-            last = np.cumsum(lengths[start : start + _LINES_PER_STEP]) - 1
-            stop = first + int(last[-1]) + 1
-            # Arrow's take leaves the indices as wide as they are, where numpy's would widen them first.
-            chosen = pick(table, draws[first:stop]).to_numpy().copy()
-            chosen[last] += len(words)
-            yield line_block(pick(pieces, chosen), last)
-            first = stop
+        # Arrow's take leaves the indices as wide as they are, where numpy's would widen them first.
+        chosen = pick(table, draws).to_numpy().copy()
+        chosen[last] += len(words)
+        yield line_block(pick(pieces, chosen), last)
 
 
 def pick(values: Any, places: npt.NDArray[Any]) -> Any:

@@ -20,7 +20,6 @@ NOISE_ONE_IN = 20
 """One label in this many is on the wrong side."""
 
 _ROWS_PER_BLOCK = 65_536
-_NUMBERS_PER_STEP = 40_000
 _LOW_HALVES = np.uint64(0x0000FFFF0000FFFF)
 _REACH = -(-131_070 * 10_000 // 37_837)
 """The largest coordinate, in units of 0.0001: four times 65,535 less the mean."""
@@ -38,19 +37,15 @@ def point_blocks(seed: int, features: int) -> Iterator[tuple[npt.NDArray[np.int3
     weights = hyperplane(seed, features)
     scale = pa.array(((np.arange(4 * 65_535 + 1) - 131_070) * 10_000 // 37_837).astype(np.int32))
     rows = max(1, min(_ROWS_PER_BLOCK, (4 << 20) // features))
-    step = max(1, _NUMBERS_PER_STEP // features)
     while True:
         # Four uniform numbers in [0, 65536) have standard deviation 37,837 together.
-        uniform = bits.words(rows * features)
-        is_turned = bits.below(NOISE_ONE_IN, rows) == 0
-        for start in range(0, rows, step):  # in pieces that stay in the processor's cache
-            sums = uniform[start * features : (start + step) * features]
-            sums = (sums & _LOW_HALVES) + (sums >> np.uint64(16) & _LOW_HALVES)
-            sums = (sums & np.uint64(0xFFFFFFFF)) + (sums >> np.uint64(32))
-            coordinates = pick(scale, sums.astype(np.int32)).to_numpy().reshape(-1, features)
-            # Of integers: a product of doubles would wake a pool of threads.
-            labels = (coordinates @ weights > 0) ^ is_turned[start : start + step]
-            yield coordinates, labels.astype(np.int64)
+        sums = bits.words(rows * features)
+        sums = (sums & _LOW_HALVES) + (sums >> np.uint64(16) & _LOW_HALVES)
+        sums = (sums & np.uint64(0xFFFFFFFF)) + (sums >> np.uint64(32))
+        coordinates = pick(scale, sums.astype(np.int32)).to_numpy().reshape(rows, features)
+        # Of integers: a product of doubles would wake a pool of threads.
+        labels = (coordinates @ weights > 0) ^ (bits.below(NOISE_ONE_IN, rows) == 0)
+        yield coordinates, labels.astype(np.int64)
 
 
 def names(features: int) -> list[str]:
