@@ -15,20 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import BadJob, JobError, OutputExists
-    from .functions import each, identity, take, total
+    from .functions import each, folding, identity, take, total
     from .options import Options
     from .runner import RunResult, run
     from .stages import Dataset, Job, Stage, job
 
 __all__ = [
     "BadJob", "Dataset", "Job", "JobError", "Options", "OutputExists", "RunResult", "Stage",
-    "each", "identity", "job", "run", "take", "total",
+    "each", "folding", "identity", "job", "run", "take", "total",
 ]  # fmt: skip
 
 _HOMES = {
     "BadJob": "errors", "JobError": "errors", "OutputExists": "errors",
     "Dataset": "stages", "Job": "stages", "Stage": "stages", "job": "stages",
     "take": "functions", "total": "functions", "identity": "functions", "each": "functions",
+    "folding": "functions",
     "run": "runner", "Options": "options", "RunResult": "runner",
 }  # fmt: skip
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
+F = TypeVar("F", bound=Callable[..., Any])
 Groups = Iterable[tuple[Any, Iterable[Any]]]
 
 
@@ -38,6 +40,25 @@ def each(key: Any, values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         yield key, value
 
 
+def folding(two: Callable[[Any, Any], Any]) -> Callable[[F], F]:
+    """Say of a combine that it folds values by a function of two, from the left.
+
+    So of ``a, b, c`` it yields ``two(two(a, b), c)``, with the key it was given.  A map task then holds one value per key and
+    no list of them; it calls ``two`` as pairs come, and the combine at last on what that made.
+
+    >>> @folding(max)
+    ... def longest(key, values):
+    ...     yield key, max(values)
+    """
+
+    def mark(combine: F) -> F:
+        combine.folds_by = two  # type: ignore[attr-defined]
+        return combine
+
+    return mark
+
+
+@folding(operator.add)
 def total(key: Any, values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     """Combine or reduce that adds the values of a key."""
     yield key, sum(values)

@@ -35,12 +35,6 @@ class Guard:
         if error is None or not is_failure(error):
             return
         shown = _user_frames(frames)
-        if not shown and isinstance(error, (TypeError, ValueError)) and "unpack" in str(error):
-            # Pairs are taken apart some records later than they were made.
-            at = f", at or before record {self.record}" if self.record is not None else ""
-            raise FunctionFailed(
-                f"{self.stage}, {self.place}{at}: functions of a job yield (key, value) pairs: {error}"
-            ) from None
         if not shown and isinstance(
             error, TypeError
         ):  # such as a function that takes another number of arguments

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .pool import TaskInfo
 
 MAP_SHARE = 0.5  # of a worker's memory for buffered map output; the rest is for blocks, sorting and Python
-WRITE_BYTES = 16 << 20  # of records that are written at once
+WRITE_BYTES = 8 << 20  # of records that are written at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,7 +313,7 @@ class StageProgram:
                 for batch in rows:
                     sink.write_batch(batch)
             else:
-                for chunk in cut_pairs(rows, 5_000, WRITE_BYTES):
+                for chunk in cut_pairs(rows, 5_000, WRITE_BYTES, task.memory_bytes // 2):
                     sink.write_records(chunk)
             count, _ = sink.close()
         except BaseException:

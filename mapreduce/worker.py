@@ -63,7 +63,7 @@ class TaskInfo:
     index: int
     attempt: int
     worker: int
-    scratch: str  # the attempt's own folder; a map's stays until the stage ends if there are reduces
+    scratch: str  # the attempt's own folder; a map's is there and stays until the stage ends if there are reduces
     memory_bytes: int
     counters: Counter[str] = field(default_factory=Counter)
     map_attempts: tuple[int, ...] = ()  # for a reduce: which attempt made each of its map results
@@ -252,7 +252,8 @@ class _Worker:
         if failure is None:
             assert self.program is not None
             try:
-                os.makedirs(folder)
+                if kind == "map":  # a reduce seldom needs one, and there may be many of them
+                    os.makedirs(folder)
                 with metering(task.meter):
                     if kind == "map":
                         answer = self.program.run_map(pickle.loads(payload), task)
@@ -267,7 +268,8 @@ class _Worker:
                 if is_disk_full(error):
                     failure["error"] = "OutputFailed"
                     failure["message"] = describe_full_disk(f"{kind} {index}", error, self.folder)
-        self.watch_memory(self.stage, task)
+        if failure is None or not failure["final"]:  # one that is final says more
+            self.watch_memory(self.stage, task)
         self.current = None
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):

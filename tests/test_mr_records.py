@@ -8,9 +8,12 @@ import enum
 import functools
 import itertools
 import math
+import operator
 import pickle
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mapreduce.errors import BadJob, BadKey
+from mapreduce import Dataset, Stage, each, folding, job, run, total
+from mapreduce.errors import BadJob, BadKey, BadValue, FunctionFailed
+from mapreduce.guard import WrongResult
+from mapreduce.options import Options
 from mapreduce.partition import FieldPartitioner, FunctionPartitioner
 from mapreduce.records import (
     RecordBuffer,
@@ -236,7 +242,7 @@ def test_combining_is_what_a_dict_does(pairs: list[tuple[Any, int]]) -> None:
     assert [(type(key), key, value) for key, value in found] == [(type(k), k, v) for k, v in expected.items()]
 
 
-@pytest.mark.parametrize("combine", [None, sums])
+@pytest.mark.parametrize("combine", [None, sums, total])
 def test_no_pair_is_lost_or_moved_when_blocks_end_early(combine: Any) -> None:
     pairs = [(number % 5000 if combine else number, number) for number in range(150_000)]
     batches = collect(pairs, 1 << 20, combine)
@@ -251,16 +257,155 @@ def test_no_pair_is_lost_or_moved_when_blocks_end_early(combine: Any) -> None:
         assert totals == {key: sum(range(key, 150_000, 5000)) for key in range(5000)}
 
 
-def test_the_blocks_of_a_combine_do_not_depend_on_memory() -> None:
-    pairs = [(f"key-{number % 150_000}", float(number) / 7) for number in range(300_000)]
-    small, large = (collect(pairs, memory) for memory in (64 << 20, 1 << 30))
-    assert len(small) > 1
+@pytest.mark.parametrize("combine", [sums, total])
+def test_the_blocks_of_a_combine_do_not_depend_on_memory(combine: Any) -> None:
+    pairs = [(str(number % 60_000).ljust(1000), float(number) / 7) for number in range(80_000)]
+    small, large = (collect(pairs, memory, combine) for memory in (64 << 20, 1 << 30))
+    assert sum(batch.num_rows for batch in small) > 60_000  # a block has ended between two pairs of one key
     assert [batch.to_pydict() for batch in small] == [batch.to_pydict() for batch in large]
 
 
-def test_an_unhashable_key_is_named() -> None:
-    with pytest.raises(BadKey, match=r"\['a'\] cannot be a key"):
-        collect([(["a"], 1)], 1 << 20)
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from([1, 1.0, "a", None, (1, "x")]), st.text("ab", max_size=3))))
+def test_a_combine_that_says_that_it_folds_gives_what_it_gives_otherwise(
+    pairs: list[tuple[Any, str]],
+) -> None:
+    def joined(key: Any, values: list[str]) -> Iterator[tuple[Any, str]]:
+        yield key, "".join(values)
+
+    plain, folded = (
+        collect(pairs, 1 << 20, how)
+        for how in (joined, folding(operator.add)(lambda key, values: joined(key, values)))
+    )
+    assert [batch.to_pydict() for batch in plain] == [batch.to_pydict() for batch in folded]
+
+
+@pytest.mark.parametrize("combine", [sums, total])
+def test_a_full_block_whose_keys_combine_to_little_is_not_emitted(combine: Any) -> None:
+    (batch,) = collect(((number % 1000, number) for number in range(100_000)), 1 << 20, combine)
+    assert sorted(to_pairs(batch)) == [(key, sum(range(key, 100_000, 1000))) for key in range(1000)]
+
+
+def test_a_combine_may_give_other_keys_and_run_on_what_it_made() -> None:
+    def lower(key: str, values: list[int]) -> Iterator[tuple[str, int]]:
+        if sum(values):  # and none at all
+            yield key.lower(), sum(values)
+
+    pairs = [("aAbBcC"[number % 6] * 3, number % 3) for number in range(150_000)]
+    found: collections.Counter[str] = collections.Counter()
+    for batch in collect(pairs, 1 << 20, lower):
+        for key, value in to_pairs(batch):
+            found[key] += value
+    wanted: collections.Counter[str] = collections.Counter()
+    for key, value in pairs:
+        wanted[key.lower()] += value
+    assert found == +wanted
+
+
+@pytest.mark.parametrize("combine", [None, sums, total])
+def test_an_unhashable_key_is_named(combine: Any) -> None:
+    with pytest.raises(BadKey, match=r"\['a'\]"):
+        collect([(["a"], 1)], 1 << 20, combine)
+
+
+@pytest.mark.parametrize("combine", [None, sums, total])
+def test_an_error_of_the_function_stays_what_it_is(combine: Any) -> None:
+    def failing() -> Iterator[tuple[Any, Any]]:
+        yield "a", 1
+        raise TypeError("mine")
+
+    with pytest.raises(TypeError, match=r"^mine$"):
+        RecordBuffer(combine, lambda batch: None, 1 << 20).add(failing())
+
+
+@pytest.mark.parametrize("combine", [None, sums, total])
+@pytest.mark.parametrize(
+    "wrong", ["ab", b"ab", {1: 2, 3: 4}, {1, 2}, range(2), ("a",), ("a", 1, 2), ["a"], None, 7]
+)
+def test_only_a_tuple_or_list_of_two_is_a_pair(combine: Any, wrong: Any) -> None:
+    right = [("a", 1), ["b", 2], Point("c", 3)]
+    found = [pair for batch in collect(right, 1 << 20, combine) for pair in to_pairs(batch)]
+    assert found == [("a", 1), ("b", 2), ("c", 3)]
+    with pytest.raises(WrongResult, match=rf"\(key, value\) pairs; here it is {type(wrong).__name__}"):
+        collect([*right, wrong], 1 << 20, combine)
+
+
+def longest(key: Any, values: list[Any]) -> Iterator[tuple[Any, Any]]:
+    yield key, max(values, key=repr)
+
+
+@folding(lambda one, other: max(one, other, key=repr))
+def folding_longest(key: Any, values: list[Any]) -> Iterator[tuple[Any, Any]]:
+    yield from longest(key, values)
+
+
+@pytest.mark.parametrize("combine", [None, longest, folding_longest])
+def test_each_large_value_is_counted_before_the_next_is_made(combine: Any) -> None:
+    def pairs() -> Iterator[tuple[int, Any]]:
+        for number in range(3000):
+            yield number, 1
+        for number in range(40):
+            yield number, f"{number}" * 500_000
+            yield number, [("x" * 200_000, number) for _ in range(5)]
+
+    rows = 0
+
+    def emit(batch: pa.RecordBatch) -> None:
+        nonlocal rows
+        rows += batch.num_rows
+
+    buffer = RecordBuffer(combine, emit, 4 << 20)
+    tracemalloc.start()
+    try:
+        buffer.add(pairs())
+        buffer.flush()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rows >= 3000
+    assert peak < 20 << 20  # of 80 MB
+
+
+def lines_alone(offset: int, line: str) -> Iterator[Any]:
+    yield (line, 1) if offset < 8 else line
+
+
+@pytest.mark.parametrize("parts", [{}, {"reduce": each}, {"combine": sums, "reduce": sums}])
+def test_a_record_whose_map_yields_no_pair_is_named(tmp_path: Path, parts: dict[str, Any]) -> None:
+    @job
+    def unpaired(text: Dataset) -> Dataset:
+        return Stage(map=lines_alone, **parts)(text)
+
+    given = tmp_path / "in.txt"
+    given.write_text("".join(f"l{number}\n" for number in range(9)))
+    wanted = r"^job 'unpaired', stage 'lines_alone', input .*in.txt, record 9: .* here it is str: 'l3'$"
+    with pytest.raises(FunctionFailed, match=wanted):
+        run(unpaired, str(given), output=tmp_path / "out", options=Options(workers=0))
+
+
+@pytest.mark.parametrize("combine", [None, sums, total])
+def test_a_value_larger_than_half_of_memory_is_named_by_its_key(combine: Any) -> None:
+    with pytest.raises(BadValue, match=r"the value of key 'big' is a str of about 9 MB; .* here 8 MB"):
+        collect([("a", 1), ("big", "x" * 9_000_000)], 4 << 20, combine)
+
+
+def large(offset: int, line: str) -> Iterator[tuple[int, str]]:
+    yield int(line) % 3, line[-1] * 4_000_000
+
+
+def test_values_of_megabytes_go_through_a_worker_of_little_memory(tmp_path: Path) -> None:
+    @job
+    def letters(text: Dataset) -> Dataset:
+        return Stage(map=large, reduce=each, partitions=2)(text)
+
+    given = tmp_path / "in.txt"
+    given.write_text("".join(f"{number}\n" for number in range(40)))
+    options = Options(workers=1, memory_bytes=64 << 20)
+    run(letters, str(given), output=tmp_path / "out", options=options)
+    sizes = collections.Counter(
+        line[:3] for part in (tmp_path / "out").glob("part-*") for line in part.read_text().splitlines()
+    )
+    assert sizes == collections.Counter(f"{number % 3}\t{number % 10}" for number in range(40))
 
 
 # --- groups ---
