@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from jobs.labelled_points import NUMBERS, Summary, class_numbers, floats_of, numbers_of, one_row, only_row
 from jobs.linear_models import (
+    BLOCK_VALUES,
     Floats,
     Gradient,
     Ints,
@@ -76,13 +77,29 @@ def read_partial(rows: pa.RecordBatch, at: int, shape: tuple[int, ...]) -> Parti
 
 @dataclass(kw_only=True)
 class Task:
-    """What a task of an iteration keeps from batch to batch; ``row`` is the number of the next row among all."""
+    """What a task of an iteration keeps: a block of rows that is being filled, and ``row``, the number of its first among all.
+
+    The block is memory that is used again for the next one, so it is still in the processor's cache.
+    """
 
     split: int
     row: int
     summary: Summary
     iterate: Iterate
     gradient: Gradient
+    columns: Floats
+    targets: Floats
+    filled: int = 0
+
+    def fill(self, batch: pa.RecordBatch, label: str) -> pa.RecordBatch:
+        """Copy the rows of a batch that the block has room for; return the others."""
+        count = min(batch.num_rows, len(self.targets) - self.filled)
+        rows, taken = slice(self.filled, self.filled + count), batch.slice(0, count)
+        for column, name in zip(self.columns, self.summary.features, strict=True):
+            column[rows] = numbers_of(taken, name)
+        self.targets[rows] = class_numbers(taken.column(label), self.summary.classes)
+        self.filled += count
+        return batch.slice(count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,37 +134,44 @@ class Descent:
         summary = Summary.of(side["summary"])
         iterate = self.iterate(side, summary)
         moments = summary.moments
+        features = len(summary.features)
+        most = max(BLOCK_VALUES // (features + 4 * self.sets(summary)), 1)
+        rows = min(sum(summary.split_rows[task.index : task.index + 1]), most)
         return Task(
             split=task.index,
             row=sum(summary.split_rows[: task.index]),
             summary=summary,
             iterate=iterate,
-            gradient=Gradient(iterate.ahead, moments.means, self.scale(moments)),
+            gradient=Gradient(iterate.ahead, moments.means, self.scale(moments), moments.far),
+            columns=np.empty((features, max(rows, 1))),
+            targets=np.empty(max(rows, 1)),
         )
 
-    def add_up(self, batch: pa.RecordBatch, *, state: Task) -> pa.RecordBatch | None:
-        """Return what the rows of a batch add to the gradient."""
-        if not batch.num_rows:
-            return None
-        summary, gradient = state.summary, state.gradient
-        columns = [numbers_of(batch, name) for name in summary.features]
-        targets = class_numbers(batch.column(self.label), summary.classes)
-        chosen = self._chosen(state, batch.num_rows)
-        state.row += batch.num_rows
+    def add_up(self, batch: pa.RecordBatch, *, state: Task) -> Iterator[pa.RecordBatch]:
+        """Yield what each block of rows that is full adds to the gradient."""
+        while batch.num_rows:
+            batch = state.fill(batch, self.label)
+            if state.filled == len(state.targets):
+                yield self.add_block(state=state)
+
+    def add_block(self, *, state: Task) -> pa.RecordBatch:
+        """Return what the rows of the block add, which may be none."""
+        columns, targets = state.columns[:, : state.filled], state.targets[: state.filled]
+        chosen = self._chosen(state)
+        if chosen is not None:
+            columns, targets = columns.take(chosen, axis=1), targets.take(chosen)
         with np.errstate(over="ignore", invalid="ignore"):  # the step refuses what is not finite
-            found = gradient.of(columns, targets, chosen)
+            found = state.gradient.of(columns, targets)
+        state.row, state.filled = state.row + state.filled, 0
         return one_row(PARTIAL_SCHEMA, state.split, found.rows, found.loss, found.sums.reshape(-1))
 
-    def add_nothing(self, *, state: Task) -> pa.RecordBatch:
-        """Return what a task adds to the gradient that may have seen no row."""
-        return one_row(PARTIAL_SCHEMA, state.split, 0, 0.0, np.zeros(state.iterate.weights.size))
-
-    def _chosen(self, state: Task, rows: int) -> Ints | None:
+    def _chosen(self, state: Task) -> Ints | None:
+        """Return the numbers of the rows of a block that are in the mini-batch, None for all."""
         parts = self._parts(state.summary)
         if parts == 1:
             return None
         epoch, part = divmod(state.iterate.iteration, parts)
-        return choose_rows(state.row, rows, parts=parts, part=part, epoch=epoch, seed=self.seed)
+        return choose_rows(state.row, state.filled, parts=parts, part=part, epoch=epoch, seed=self.seed)
 
     def _parts(self, summary: Summary) -> int:
         """Return the number of mini-batches in an epoch."""

@@ -26,11 +26,14 @@ Ints = npt.NDArray[np.int64]
 Column = npt.NDArray[Any]
 T = TypeVar("T")
 
-BLOCK_VALUES = 1 << 20
-"""A block has so many values at most, 8 MiB of them."""
+BLOCK_VALUES = 1 << 19
+"""A block of rows has so many values at most, 4 MiB of them."""
+FAR_DEVIATIONS = 1_000.0
+"""A column whose mean is more than so many deviations from zero is centred before it is multiplied."""
 MOST_PAIRED = 128
 """With more features than this only their variances are found, since products of all pairs cost features**2 per row."""
 LANES = 512
+LOGARITHMS = 128
 _LARGEST_POWER = 1_000  # products below 2**1000 do not overflow
 
 
@@ -60,9 +63,18 @@ class Moments:
     @property
     def deviations(self) -> Floats:
         """Return the standard deviation of each column, 1 for a column that never changes."""
+        found = self._deviations()
+        found[found == 0] = 1.0
+        return found
+
+    @property
+    def far(self) -> Ints:
+        """Return the numbers of the columns in which too many digits would cancel if they were centred after a product."""
+        return np.flatnonzero(np.abs(self.means) > FAR_DEVIATIONS * self._deviations())
+
+    def _deviations(self) -> Floats:
         squares = self.products if self.products.ndim == 1 else np.diagonal(self.products)
         found: Floats = np.sqrt(squares / max(self.rows, 1))
-        found[found == 0] = 1.0
         return found
 
     def largest_eigenvalue(self, scale: Floats) -> float:
@@ -141,7 +153,7 @@ def exponential(exponents: Floats) -> Floats:
 
 def log_total(factors: Floats, most: float) -> float:
     """Return the sum of the natural logarithms of ``factors``, all between 1 and ``most``: logarithms of products."""
-    step = max(1, int(_LARGEST_POWER // math.log2(most)))
+    step = max(1, min(int(_LARGEST_POWER // math.log2(most)), len(factors) // LOGARITHMS))
     whole = len(factors) - len(factors) % step
     total = math.log(np.multiply.reduce(factors[whole:]))
     if whole:
@@ -163,63 +175,62 @@ class Partial:
 
 
 class Gradient:
-    """Finds losses and gradients of rows at one point; keeps its buffers from batch to batch.
+    """Finds losses and gradients of blocks of rows at one point; keeps its buffers from block to block.
 
-    ``weights`` are those of columns from which ``shift`` is subtracted and which are then divided by ``scale``.
+    ``weights`` are those of columns from which ``shift`` is subtracted and which are then divided by ``scale``.  The sum of a
+    product is centred in the place of its factor, but for the columns with the numbers ``far``.
     """
 
-    def __init__(self, weights: Floats, shift: Floats, scale: Floats) -> None:
-        self._shift = shift
-        self._units = np.concatenate([[1.0], scale])
-        self._slopes = weights / self._units
-        sets, width = weights.shape
-        self._block_rows = max(1, BLOCK_VALUES // (width + 3 * sets + 3))
-        self._matrix = np.ones((width, 0))
-        self._vectors = np.empty((4, 0))
+    def __init__(self, weights: Floats, shift: Floats, scale: Floats, far: Ints | None = None) -> None:
+        self._slopes = weights[:, 1:] / scale
+        self._scale = scale
+        self._far = np.zeros(0, np.int64) if far is None else far
+        self._far_shift = shift[self._far, None]
+        self._shift = shift.copy()
+        self._shift[self._far] = 0.0
+        self._constants = weights[:, 0] - np.add.reduce(self._slopes * self._shift, axis=1)
+        self._vectors = np.empty((3, 0))
 
-    def of(self, columns: Sequence[Column], targets: Column, chosen: Ints | None = None) -> Partial:
-        """Return what rows add to the gradient: all of them, or those with the numbers ``chosen``.
+    def of(self, columns: Floats, targets: Column) -> Partial:
+        """Return what rows add to the gradient; ``columns`` has the shape (features, rows).
 
-        ``targets`` are numbers of classes; with one set of weights true (or 1) for the second class.
+        ``targets`` are numbers of classes; with one set of weights 1 for the second class, else 0.
         """
-        rows = len(targets) if chosen is None else len(chosen)
-        block_rows = min(self._block_rows, rows)
-        if self._matrix.shape[1] < block_rows:
-            self._matrix = np.ones((len(self._units), block_rows))
-            self._vectors = np.empty((4, block_rows))
-        found = Partial(rows=0, loss=0.0, sums=np.zeros_like(self._slopes))
-        for start in range(0, rows, max(block_rows, 1)):
-            stop = min(start + block_rows, rows)
-            part: Any = slice(start, stop) if chosen is None else chosen[start:stop]
-            matrix = self._matrix[:, : stop - start]
-            for row, column, shift in zip(matrix[1:], columns, self._shift, strict=True):
-                np.subtract(column[part], shift, out=row)
-            add = self._logistic if len(self._slopes) == 1 else self._softmax
-            loss, sums = add(matrix, targets[part])
-            found += Partial(rows=stop - start, loss=loss, sums=sums)
-        return Partial(rows=found.rows, loss=found.loss, sums=found.sums / self._units)
+        rows = len(targets)
+        if not rows:
+            return Partial(rows=0, loss=0.0, sums=np.zeros((len(self._slopes), 1 + len(columns))))
+        if len(self._far):
+            columns = columns.copy()
+            columns[self._far] -= self._far_shift
+        add = self._logistic if len(self._slopes) == 1 else self._softmax
+        loss, totals, sums = add(columns, targets)
+        sums = (sums - self._shift * totals[:, None]) / self._scale
+        return Partial(rows=rows, loss=loss, sums=np.concatenate([totals[:, None], sums], axis=1))
 
-    def _logistic(self, matrix: Floats, targets: Column) -> tuple[float, Floats]:
-        sign, wrong, size, share = self._vectors[:, : len(targets)]
-        np.multiply(targets, -2.0, out=sign)
-        sign += 1.0
-        # How far each row lies on the wrong side: its loss is log(1 + exp(wrong)).
-        np.einsum("ij,i->j", matrix, self._slopes[0], out=wrong)
-        wrong *= sign
-        np.abs(wrong, out=size)
-        loss = (float(np.add.reduce(wrong)) + float(np.add.reduce(size))) / 2
-        decay = exponential(np.negative(size, out=size))  # at most 1: nothing overflows
+    def _logistic(self, columns: Floats, targets: Column) -> tuple[float, Floats, Floats]:
+        rows = len(targets)
+        if self._vectors.shape[1] < rows:
+            self._vectors = np.empty((3, rows))
+        score, size, share = self._vectors[:, :rows]
+        np.einsum("ij,i->j", columns, self._slopes[0], out=score)
+        score += self._constants[0]
+        np.copysign(score, -1.0, out=size)
+        # A row's loss is log(1 + exp(-|score|)), and |score| where it is on the wrong side.
+        loss = (float(np.add.reduce(score)) - float(np.add.reduce(size))) / 2
+        loss -= float(np.einsum("i,i->", score, targets))
+        decay = exponential(size)  # at most 1: nothing overflows
         whole = np.add(decay, 1.0, out=size)
         loss += log_total(whole, 2.0)
-        np.maximum(decay, wrong > 0, out=share)
+        np.maximum(decay, score > 0, out=share)
         share /= whole
-        share *= sign
-        return loss, weighted_sums(matrix, share)[None]
+        share -= targets
+        return loss, np.add.reduce(share, keepdims=True), weighted_sums(columns, share)[None]
 
-    def _softmax(self, matrix: Floats, targets: Column) -> tuple[float, Floats]:
-        scores = np.empty((len(self._slopes), matrix.shape[1]))
+    def _softmax(self, columns: Floats, targets: Column) -> tuple[float, Floats, Floats]:
+        scores = np.empty((len(self._slopes), columns.shape[1]))
         for row, slopes in zip(scores, self._slopes, strict=True):
-            np.einsum("ij,i->j", matrix, slopes, out=row)
+            np.einsum("ij,i->j", columns, slopes, out=row)
+        scores += self._constants[:, None]
         scores -= scores.max(axis=0)
         own = (targets.astype(np.intp), np.arange(len(targets)))
         loss = -float(np.add.reduce(scores[own]))
@@ -228,7 +239,8 @@ class Gradient:
         loss += log_total(whole, float(len(scores)))
         np.divide(shares, whole, out=scores)
         scores[own] -= 1.0
-        return loss, np.stack([weighted_sums(matrix, row) for row in scores])
+        sums = np.stack([weighted_sums(columns, row) for row in scores])
+        return loss, np.add.reduce(scores, axis=1), sums
 
 
 # -- steps ------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from jobs.explain_graph import explain_graph
 from jobs.generate import generate
 from jobs.linear_models import (
     Gradient,
+    Partial,
     choose_rows,
     log_total,
     measure,
@@ -101,7 +102,7 @@ def test_a_gradient_is_the_slope_of_the_plain_loss(sets: int) -> None:
     classes = dice.integers(0, max(sets, 2), 700)
     shift, scale = columns.mean(axis=1), columns.std(axis=1)
     weights = dice.normal(size=(sets, 4))
-    found = Gradient(weights, shift, scale).of(list(columns), classes == 1 if sets == 1 else classes)
+    found = Gradient(weights, shift, scale).of(columns, classes.astype(np.float64) if sets == 1 else classes)
 
     def loss(at: Floats) -> float:
         return plain_loss(at, (columns - shift[:, None]) / scale[:, None], classes)
@@ -115,27 +116,45 @@ def test_a_gradient_is_the_slope_of_the_plain_loss(sets: int) -> None:
         assert found.sums[at] / 700 == pytest.approx(slope, abs=1e-8)
 
 
-def test_a_gradient_does_not_depend_on_how_rows_fall_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gradient_does_not_depend_on_how_rows_fall_into_blocks() -> None:
     dice = np.random.default_rng(0)
-    columns, classes = list(dice.normal(size=(5, 3_000))), dice.integers(0, 4, 3_000)
+    columns, classes = dice.normal(size=(5, 3_000)), dice.integers(0, 4, 3_000)
     weights = dice.normal(size=(4, 6))
     whole = Gradient(weights, np.zeros(5), np.ones(5)).of(columns, classes)
-    monkeypatch.setattr("jobs.linear_models.BLOCK_VALUES", 20 * 700)
-    cut = Gradient(weights, np.zeros(5), np.ones(5)).of(columns, classes)
+    pieces = Gradient(weights, np.zeros(5), np.ones(5))  # it keeps its buffers
+    cuts = [0, 5, 1_300, 1_300, 3_000]
+    cut = sum(
+        (pieces.of(columns[:, a:b], classes[a:b]) for a, b in pairwise(cuts)),
+        Partial(rows=0, loss=0.0, sums=np.zeros((4, 6))),
+    )
     assert cut.rows == whole.rows
     assert cut.loss == pytest.approx(whole.loss, rel=1e-13)
     np.testing.assert_allclose(cut.sums, whole.sums, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("mean", [1e2, 1e5, 1e9])
+def test_columns_far_from_zero_lose_no_digits(mean: float) -> None:
+    dice = np.random.default_rng(1)
+    near = np.round(dice.normal(size=(2, 5_000)) * 2**10) / 2**10  # so that adding the mean is exact
+    classes, weights = dice.integers(0, 2, 5_000).astype(np.float64), dice.normal(size=(1, 3))
+    shift, scale = np.zeros(2), np.ones(2)
+    wanted = Gradient(weights, shift, scale).of(near, classes)
+    moments = measure(near + mean)
+    assert len(moments.far) == (2 if mean > 1e3 else 0)
+    found = Gradient(weights, shift + mean, scale, moments.far).of(near + mean, classes)
+    assert found.loss == pytest.approx(wanted.loss, rel=1e-11)
+    np.testing.assert_allclose(found.sums, wanted.sums, rtol=0, atol=1e-8)
+
+
 def test_rows_far_on_either_side_cost_their_distance_or_nothing() -> None:
     column = np.array([1e6, -1e6, 800.0, -800.0])
     found = Gradient(np.array([[0.0, 1.0]]), np.zeros(1), np.ones(1)).of(
-        [column], np.array([False, True, True, False])
+        column[None], np.array([0.0, 1.0, 1.0, 0.0])
     )
     assert found.loss == pytest.approx(2e6)
     np.testing.assert_allclose(found.sums, [[0.0, 2e6]])
     both = Gradient(np.array([[0.0, 0.0], [0.0, 1.0]]), np.zeros(1), np.ones(1)).of(
-        [column], np.array([0, 1, 1, 0])
+        column[None], np.array([0, 1, 1, 0])
     )
     assert both.loss == pytest.approx(2e6)
     np.testing.assert_allclose(both.sums, [[0.0, -2e6], [0.0, 2e6]])
@@ -209,10 +228,11 @@ moments = measure(columns.copy())
 seen = hashlib.sha256(moments.products.tobytes())
 for sets in (1, 4):
     classes = dice.integers(0, max(sets, 2), 20_011)
+    classes = classes.astype(float) if sets == 1 else classes
     rate = safe_rate(moments, moments.deviations, sets, 0.01)
     at = Iterate.start(sets, 9)
     for _ in range(5):
-        found = Gradient(at.ahead, moments.means, moments.deviations).of(list(columns), classes)
+        found = Gradient(at.ahead, moments.means, moments.deviations).of(columns, classes)
         at = at.step(found, rate=rate, l2=0.01, momentum=None)
     seen.update(at.weights.tobytes() + at.losses.tobytes())
 print(seen.hexdigest())

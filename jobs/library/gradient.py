@@ -12,7 +12,7 @@ What is minimised is the mean loss of a row plus ``l2`` / 2 times the squares of
 are divided by their standard deviation.
 
 The first stage looks at every row once: means and covariances of the features, the classes, and cells that are no
-numbers, which are refused.  Then each iteration is a stage: a map adds up the gradient over each batch, ``fold`` adds
+numbers, which are refused.  Then each iteration is a stage: a map adds up the gradient over each block of rows, ``fold`` adds
 those in a tree, neighbours first, and the reduce takes a step.  The points are the same dataset in all of them, so an engine
 with memory reads them once.  ``tolerance`` ends the iterations when no part of the gradient is larger.
 
@@ -21,9 +21,9 @@ growing until a step goes uphill, or a constant, 0 for none.  ``batch=ROWS`` has
 many rows: in each epoch a hash of its number puts every row into one mini-batch.  Then there is no momentum unless
 given, and the rate falls with the square root of the epoch.
 
-Sums of floats depend on how they are grouped.  The groups here are the reader's batches, which end where its block
-of 4 MiB (of rows, in columnar files) does, counted from the beginning of a split.  Neither engine has a say in that, so
-both give the same bytes.  Another ``--split-size`` or number of workers makes other splits, and other last digits.
+Sums of floats depend on how they are grouped.  The groups here are blocks of so many rows, counted from the beginning of a
+split; then a tree over the blocks, and one over the splits.  Neither engine has a say in that, so both give the same bytes.
+Another ``--split-size`` or number of workers makes other splits, and other last digits.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def gradient(
         return Stage(
             name="iteration",
             map_batch=descent.add_up,
-            map_end=descent.add_nothing,
+            map_end=descent.add_block,
             fold=add_partials,
             setup=descent.open,
             schema=PARTIAL_SCHEMA,
