@@ -6,8 +6,8 @@ other file is one piece.  Either way the rows are the same at every split size.
 
 A column is ``int64``, ``double``, ``bool`` or ``string``, by its first 4 MiB.  Later text that does not fit
 is an error that names file, column and row, never a null.  An empty field, ``NA``, ``N/A`` and ``NULL`` are
-null in columns of numbers and booleans; strings are never null.  A file that holds only its header says
-nothing about types (``tables`` does).
+null in columns of numbers and booleans; strings are never null.  ``types=string`` takes all columns as they
+are written.  A file that holds only its header says nothing about types (``schemas`` does).
 """
 
 from __future__ import annotations
@@ -147,6 +147,8 @@ def file_schema(file: InputFile, source: Source) -> pa.Schema:
         return NO_ROWS
     if head.num_columns == 1:
         _check_separator(piece, source)
+    if source.format is not None and parse_format(source.format).is_untyped:
+        return pa.schema([(name, pa.string()) for name in head.schema.names])
     if not head.num_rows:
         return head.schema.with_metadata(NO_ROWS.metadata)
     types = {}
@@ -289,7 +291,7 @@ def _explained(error: pa.ArrowInvalid, schema: pa.Schema) -> str:
         name = repr(schema.names[index]) if index < len(schema) else f"number {index}"
         return (
             f"column {name}: {found[2]}; its type was taken from the beginning of the file: "
-            "declare the column as a string, or mend the value"
+            "take all columns as text (--format csv:types=string), or mend the value"
         )
     return f"this is no CSV: {text}"
 
@@ -321,7 +323,7 @@ def _check_exact(piece: Piece, source: Source, name: str, block_bytes: int) -> N
             if found is not None:
                 raise BadInput(
                     f"{piece.url}: column {name!r} is double, which cannot hold {found} exactly; "
-                    "declare the column as a string, or separate the whole numbers from the fractions"
+                    "take all columns as text (--format csv:types=string), or separate the whole numbers from the fractions"
                 )
 
 

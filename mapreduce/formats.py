@@ -1,4 +1,4 @@
-"""The formats of files by the names that users give them: ``csv``, ``tsv``, ``csv:sep=;``.
+"""The formats of files by the names that users give them: ``csv``, ``tsv``, ``csv:sep=;``, ``csv:types=string``.
 
 Nothing here opens a file: a name in, a value out.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ EXTENSIONS = {
     ".records": "records",
 }
 COMPRESSED_EXTENSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+SETTINGS = r"(tsv|csv(:sep=(?P<separator>.*?))?)(?P<types>:types=string)?"
+"""What may follow the name of a format of tables in text."""
 SEPARATORS = (",", ";", "\t", "|")
 """What separates fields in most files of this kind; ``guess_separator`` knows no others."""
 
@@ -36,12 +39,13 @@ class Format:
     """How the bytes of a file are to be taken.
 
     ``name`` is ``csv`` for every separator.  ``is_stated`` says that the user wrote ``sep=``, so that the
-    separator is no guess.
+    separator is no guess; ``is_untyped`` that he wrote ``types=string``, so that every column is text.
     """
 
     name: str
     separator: str = ","
     is_stated: bool = False
+    is_untyped: bool = False
 
 
 def parse_format(text: str, known: tuple[str, ...] = FORMATS) -> Format:
@@ -49,26 +53,33 @@ def parse_format(text: str, known: tuple[str, ...] = FORMATS) -> Format:
 
     >>> parse_format("tsv").separator, parse_format("csv:sep=;").separator, parse_format(r"csv:sep=\t").name
     ('\t', ';', 'csv')
+    >>> parse_format("csv:sep=::types=string")
+    Format(name='csv', separator=':', is_stated=True, is_untyped=True)
 
     Raises:
         BadJob: the name is none of ``known``, or the separator is not one ASCII character that can separate.
     """
-    name, colon, setting = text.partition(":")
+    name, colon, _ = text.partition(":")
     if name not in known:
         raise BadJob(
             f"format {text!r} is not known; choose one of {', '.join(known)}, or csv:sep=; and the like"
         )
     if not colon:
         return Format(name="csv", separator="\t") if name == "tsv" else Format(name=name)
-    key, sign, value = setting.partition("=")
-    if name != "csv" or key != "sep" or not sign:
-        raise BadJob(f"format {text!r} is not known; only csv takes a setting, such as csv:sep=;")
-    separator = "\t" if value == r"\t" else value
+    found = re.fullmatch(SETTINGS, text, re.DOTALL)
+    if found is None:
+        raise BadJob(
+            f"format {text!r} is not known; csv takes a separator, csv:sep=; and text without types, csv:types=string"
+        )
+    stated = found["separator"]
+    separator = "\t" if stated == r"\t" or name == "tsv" else "," if stated is None else stated
     if len(separator) != 1 or not separator.isascii() or separator in '"\r\n\0':
         raise BadJob(
-            f"format {text!r}: the separator must be one ASCII character, no quote and no line end; got {value!r}"
+            f"format {text!r}: the separator must be one ASCII character, no quote and no line end; got {stated!r}"
         )
-    return Format(name="csv", separator=separator, is_stated=True)
+    return Format(
+        name="csv", separator=separator, is_stated=stated is not None, is_untyped=found["types"] is not None
+    )
 
 
 def format_by_name(url: str) -> Format:

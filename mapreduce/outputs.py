@@ -37,6 +37,8 @@ def extension_of(format: str, compression: str | None = None) -> str:
         BadJob: the format or compression is unknown, or the two do not go together.
     """
     given = parse_format(format, OUTPUT_FORMATS)
+    if given.is_untyped:
+        raise BadJob(f"output format {format!r}: types= is for input; leave it out")
     format = "tsv" if given.separator == "\t" else given.name
     extension = _EXTENSIONS.get(format, f".{format}")
     if compression is None:

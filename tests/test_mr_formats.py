@@ -242,6 +242,24 @@ def test_a_csv_column_becomes_what_the_page_on_formats_says(tmp_path: Path) -> N
         assert repr([row["x"] for row in values(path)]) == repr(wanted), line
 
 
+@pytest.mark.parametrize(
+    ("format", "separator"),
+    [("csv:types=string", ","), ("tsv:types=string", "\t"), ("csv:sep=::types=string", ":")],
+)
+@pytest.mark.parametrize("split_bytes", [8, 1 << 26])
+def test_a_table_without_types_keeps_every_field_as_it_is_written(
+    tmp_path: Path, format: str, separator: str, split_bytes: int
+) -> None:
+    table = [("007", "NA"), ("1.50", "true"), ("", "9007199254740993"), ("x", "0.5")]
+    text = "".join(separator.join(row) + "\n" for row in [("p", "q"), *table])
+    path = put(tmp_path / "in", text)
+    assert values(path, format=format, split_bytes=split_bytes) == [{"p": p, "q": q} for p, q in table]
+    empty = Source(urls=(str(put(tmp_path / "none", f"p{separator}q\n")),), format=format)
+    assert [str(field.type) for field in read_schema(empty)] == ["string", "string"]
+    with pytest.raises(BadJob, match="types= is for input"):
+        open_sink(str(tmp_path / "out"), format=format)
+
+
 def test_a_tuple_in_the_output_becomes_what_the_page_on_formats_says(tmp_path: Path) -> None:
     pair = ("a", 1)
 

@@ -11,14 +11,18 @@ from .options import FormatName, Size
 # As in jobs.generate, which is not imported here so that `--help` does not load numpy; a test compares them.
 KINDS = ("text", "records", "logs", "points", "graph")
 LINES = ("fixed", "variable")
-FORMAT = FormatName("text", "csv", "tsv", "jsonl", "parquet", "arrow", "records")
+FORMAT = FormatName("text", "csv", "tsv", "jsonl", "parquet", "arrow", "records", reads=True)
 
 
 @click.command()
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("path")
 @click.option(
-    "--size", type=Size(), default="100MB", show_default=True, help="About so many bytes; 1MB is 10**6, 1MiB 2**20."
+    "--size",
+    type=Size(),
+    default="100MB",
+    show_default=True,
+    help="About so many bytes; 1MB is 10**6, 1MiB 2**20.",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Same seed, same bytes."

@@ -29,26 +29,29 @@ class Size(click.ParamType[int]):
 
 
 class FormatName(click.ParamType[str]):
-    """The name of a file format, one of ``known``, such as ``csv`` or ``csv:sep=;``."""
+    """The name of a file format, one of ``known``, such as ``csv`` or ``csv:sep=;``; ``reads`` says that it is for input."""
 
     name = "format"
 
-    def __init__(self, *known: str) -> None:
+    def __init__(self, *known: str, reads: bool) -> None:
         self.known = known
+        self.reads = reads
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         return f"[{'|'.join(self.known)}|csv:sep=CHAR]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            parse_format(value, self.known)
+            found = parse_format(value, self.known)
         except BadJob as error:
             self.fail(str(error), param, ctx)
+        if found.is_untyped and not self.reads:
+            self.fail(f"format {value!r}: types= is for input; leave it out", param, ctx)
         return str(value)
 
 
-INPUT_FORMAT = FormatName("text", "csv", "tsv", "jsonl", "parquet", "arrow", "raw")
-OUTPUT_FORMAT = FormatName("text", "csv", "tsv", "jsonl", "parquet", "arrow")
+INPUT_FORMAT = FormatName("text", "csv", "tsv", "jsonl", "parquet", "arrow", "raw", reads=True)
+OUTPUT_FORMAT = FormatName("text", "csv", "tsv", "jsonl", "parquet", "arrow", reads=False)
 
 
 def split_parameters(given: tuple[str, ...], option: str = "-p") -> dict[str, str]:
