@@ -10,11 +10,18 @@ from .units import cells, show_bytes, show_seconds, visible
 
 
 def draw_text(
-    graph: Graph, *, limit: int = 100, rounds: int | None = None, on_disk: Collection[str] = ()
+    graph: Graph,
+    *,
+    limit: int = 100,
+    rounds: int | None = None,
+    on_disk: Collection[str] = (),
+    width: int | None = None,
 ) -> str:
     """Return a drawing for a terminal, inputs first; above ``limit`` nodes (or four times as many
     edges), tasks of one name share a line, and of more than ``rounds`` rounds of a loop the third to the last but
     one do.
+
+    Where a line would be longer than ``width``, the names of inputs are left to the rails.
 
     A dot is a node, a diamond an output; the rail under it is its value, down to the last line that takes it.  Values of
     nodes named ``on_disk`` are marked.
@@ -36,6 +43,8 @@ def draw_text(
     used = [at for at in range(6) if at == 0 or any(row[at] for row in rows[1:])]
     widths = {at: max(cells(row[at]) for row in rows) for at in used}
     room = max(map(len, rails), default=0)
+    if width is not None and 5 in used and room + 4 + sum(widths.values()) + 2 * (len(used) - 1) > width:
+        used.remove(5)  # the rails say it too
     lines = []
     for rail, row in zip(["", *rails], rows, strict=True):
         words = []

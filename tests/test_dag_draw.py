@@ -425,3 +425,14 @@ def test_few_rounds_and_those_that_something_between_them_needs_are_drawn_one_by
     last = Node(name="step#9.map", op=Op(kind="map"), inputs=(again,))
     circle = Graph((last,))
     assert set(frames(draw_svg(circle, rounds=5))) == {node.name for node in circle.nodes}
+
+
+def test_a_narrow_drawing_leaves_the_names_of_inputs_to_the_rails() -> None:
+    graph = graph_from(([], [0], [0], [1, 2], [0, 3]))
+    wide = draw_text(graph)
+    longest = max(map(len, wide.splitlines()))
+    assert draw_text(graph, width=longest) == wide
+    narrow = draw_text(graph, width=longest - 1)
+    assert "from" in wide
+    assert "from" not in narrow
+    assert read_rails(narrow) == edges_of(graph)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,16 +99,27 @@ def _print_graph(explained: ExplainedGraph, svg: str | None) -> None:
     from jobs.graph_facts import ROUNDS
     from jobs.report.words import fold_rounds
 
-    click.echo(draw_text(explained.graph, rounds=ROUNDS))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+    def say(line: str, indent: str = "") -> None:
+        """Print a line, folded between words where the terminal ends."""
+        wrapped = (
+            textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) if width else [line]
+        )
+        click.echo("\n".join(wrapped))
+
+    click.echo(draw_text(explained.graph, rounds=ROUNDS, width=width))
     click.echo()
-    click.echo(describe(explained.analysis))
-    click.echo(f"would run on   {explained.scheduler}: {explained.scheduler_reason}")
+    for line in describe(explained.analysis).splitlines():
+        say(line, " " * 15)
+    say(f"would run on   {explained.scheduler}: {explained.scheduler_reason}", " " * 15)
     for title, lines in (("rewritten", explained.applied), ("not rewritten", explained.refused)):
         click.echo(f"\n{title}:" if lines else f"\n{title}: nothing")
         for line in fold_rounds(lines):
-            click.echo(f"  {line}")
+            say(f"  {line}", " " * 4)
     for note in filter(None, (explained.basis, *explained.notes)):
-        click.echo(f"\n{note}")
+        click.echo()
+        say(note)
     if svg is not None:
         Path(svg).write_text(draw_svg(explained.graph, rounds=ROUNDS), encoding="utf-8")
         click.echo(f"\ndrawn: {svg}")
