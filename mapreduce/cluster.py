@@ -12,32 +12,29 @@ import contextlib
 import hmac
 import json
 import os
-import platform
 import secrets
 import select
 import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from .channel import Channel
-from .cluster_loop import HELLO_LENGTH, Berth, Hello, hold_worker, keep_alive, look_at, wait_until_gone
+from .cluster_loop import HELLO_LENGTH, Berth, Hello, hold_worker, keep_alive, wait_until_gone
+from .cluster_machines import Machines, connect
 from .cluster_runs import TOKEN_BYTES, receive_exactly
-from .errors import BadJob, WorkerFailed
+from .errors import WorkerFailed
 from .home import home_folder
 from .processes import Pool, Worker, describe_end, no_interrupt
 
-CONNECT_S = 10
 SLOT_S = 60.0  # without any worker for so long: the cluster has no room
 _HELLO_S = 20.0
 _LONGEST_HELLO = 1 << 16
 _ASK_EVERY_S = 1.0
 _END_S = 10.0
-_ANSWER_S = 20.0
 _END_NOTICE_S = 1.0  # from the close of a worker's connection to Dask's word on how it ended
 _FAILED_STARTS = 10
 
@@ -104,21 +101,16 @@ class ClusterPool(Pool):
         )
         self.scheduler = scheduler
         self._shared = shared
-        self._client = _connect(scheduler)
+        self._client = connect(scheduler)
         try:
-            slots = self._slots()
+            self._machines = Machines(self._client, scheduler, scratch)
+            slots = self._machines.slots()
             if not slots:
                 raise WorkerFailed(
                     f"the Dask scheduler at {scheduler} has no worker; start one with: dask worker {scheduler}"
                 )
+            self._machines.meet(list(slots))
             self.workers = min(workers or sum(slots.values()), sum(slots.values()))
-            self._mark = os.path.join(scratch, f"seen-{secrets.token_hex(8)}")
-            with open(self._mark, "xb"):
-                pass
-            self._near: set[str] = set()  # Dask workers that see the files of this machine
-            self._far: set[str] = set()
-            self._needed: list[str] = []  # URLs that every worker must see
-            self._meet(list(slots))
             self._token = secrets.token_bytes(TOKEN_BYTES)
             self._futures: dict[int, tuple[str, Any]] = {}  # of tasks that hold a worker, or are about to
             self._waiting: set[int] = set()  # of those, the ones that have not connected
@@ -187,9 +179,9 @@ class ClusterPool(Pool):
             select.select([self._woken], [], [], _ASK_EVERY_S)
 
     def _ask_for(self, missing: int) -> None:
-        slots = self._slots()
+        slots = self._machines.slots()
         self._forget_all_but(slots)
-        free = Counter({address: count for address, count in slots.items() if self._is_fit(address)})
+        free = Counter({address: count for address, count in slots.items() if self._machines.is_fit(address)})
         free.subtract(address for address, _ in self._futures.values())
         for _ in range(missing):
             address = max(free, key=lambda each: free[each], default="")
@@ -199,10 +191,11 @@ class ClusterPool(Pool):
             number = self._numbers
             self._numbers += 1
             host, port = self._listener.getsockname()[:2]
+            near = address in self._machines.near
             berth = Berth(
                 number=number, address=(host, port), token=self._token, shared=self._shared,
-                environment={"MR_HOME": str(home_folder())} if address in self._near else {},
-                folder=os.getcwd() if address in self._near else None,
+                environment={"MR_HOME": str(home_folder())} if near else {},
+                folder=os.getcwd() if near else None,
             )  # fmt: skip
             future = self._client.submit(
                 hold_worker, berth, key=f"mapreduce-worker-{self._token[:8].hex()}-{number}", pure=False,
@@ -249,16 +242,6 @@ class ClusterPool(Pool):
                 with contextlib.suppress(Exception):
                     self._client.cancel([future])
                 del self._futures[number]
-
-    def _is_fit(self, address: str) -> bool:
-        """Tell whether a Dask worker, perhaps one that came later, can do our work."""
-        if address not in self._near | self._far:
-            try:
-                self._meet([address])
-                self.check_sees(self._needed)
-            except Exception:  # it is gone again, or has other versions or files: the work is done without it
-                return False
-        return True
 
     def _accept_forever(self) -> None:
         while not self.closed:
@@ -315,104 +298,17 @@ class ClusterPool(Pool):
             # A scheduler that is gone, or a worker that does not answer, must not keep this process.
             with contextlib.suppress(Exception):
                 self._client.cancel([future for _, future in self._futures.values()])
-                self._ask(wait_until_gone, _END_S, self._token, on_error="ignore")
+                self._machines.ask(wait_until_gone, _END_S, self._token, on_error="ignore")
             self._client.close(timeout=2)
             self._wake.close()
             self._woken.close()
 
-    # --- what the cluster is ---
-
     def check_sees(self, urls: Sequence[str]) -> None:
-        """Refuse files that a worker on another machine has no access to.
-
-        A local path may lie on a filesystem that all machines share: then they see the same file there.
-
-        Raises:
-            BadJob: a local path is another one there, or not there, or a chunk store is only here.
-        """
-        self._needed = list(urls)
-        far = [address for address in self._slots() if address in self._far]
-        if not far:
-            return
-        paths: dict[str, str] = {}
-        for url in urls:
-            protocol, _, path = url.rpartition("://")
-            if protocol == "gfs":
-                raise BadJob(f"{url} is a chunk store on this machine, {_elsewhere(far[0])}")
-            if protocol in ("", "file", "local"):
-                paths[_existing(os.path.abspath(path))] = url
-        for last in (False, False, True):  # somebody else may be writing into a folder just now
-            here = look_at(list(paths))
-            for address, there in self._ask(look_at, list(paths), workers=far).items():
-                other = [
-                    url for url, mine, its in zip(paths.values(), here, there, strict=True) if mine != its
-                ]
-                if other and last:
-                    raise BadJob(f"{other[0]} is a file of this machine, {_elsewhere(address)}")
-                if other:
-                    break
-            else:
-                return
-
-    def _meet(self, addresses: list[str]) -> None:
-        """Find out whether Dask workers can run our processes, and whether they see the files of this machine.
-
-        Raises:
-            WorkerFailed: a worker has another version of Python or of this package.
-        """
-        here = platform.python_version_tuple()[:2]
-        for address, its in self._ask(platform.python_version_tuple, workers=addresses).items():
-            if tuple(its[:2]) != here:
-                raise WorkerFailed(
-                    f"Dask worker {address} has Python {'.'.join(its[:2])}, this is {'.'.join(here)}; functions "
-                    "travel between like versions only"
-                )
-        wanted = metadata.version("mrdag")
-        found = self._ask(metadata.version, "mrdag", workers=addresses, on_error="return")
-        for address, its in found.items():
-            if isinstance(its, BaseException):
-                raise WorkerFailed(
-                    f"Dask worker {address} cannot import mrdag; install version {wanted} there"
-                )
-            if its != wanted:
-                raise WorkerFailed(
-                    f"Dask worker {address} has mrdag {its}, this is {wanted}; install that there"
-                )
-        mine = look_at([self._mark])
-        for address, its in self._ask(look_at, [self._mark], workers=addresses).items():
-            (self._near if its == mine else self._far).add(address)
-
-    def _slots(self) -> dict[str, int]:
-        """Return how many slots each Dask worker has."""
-        try:
-            return dict(self._client.sync(self._client.nthreads, callback_timeout=_ANSWER_S))
-        except Exception:  # the scheduler is gone, in one of the many words that distributed has for that
-            return {}
-
-    def _ask(self, function: Callable[..., Any], *given: Any, **settings: Any) -> dict[str, Any]:
-        """Return what a function gives on each Dask worker; unlike ``Client.run`` it waits no longer than ``_ANSWER_S``."""
-        run = self._client.run
-        try:
-            found: dict[str, Any] = self._client.sync(
-                run, function, *given, callback_timeout=_ANSWER_S, **settings
-            )
-        except TimeoutError:
-            raise WorkerFailed(
-                f"a worker of the Dask cluster at {self.scheduler} did not answer in {_ANSWER_S:.0f} s"
-            ) from None
-        return found
+        """Refuse files that a worker on another machine has no access to; see ``Machines.check_see``."""
+        self._machines.check_see(urls)
 
     def _workers(self) -> list[ClusterWorker]:
         return [worker for worker in self._living.values() if isinstance(worker, ClusterWorker)]
-
-
-def _connect(scheduler: str) -> Any:
-    from distributed import Client
-
-    try:
-        return Client(scheduler, set_as_default=False, timeout=CONNECT_S)
-    except (OSError, ValueError) as error:
-        raise WorkerFailed(f"no Dask scheduler answers at {scheduler}: {error}") from None
 
 
 def _listen(scheduler: str) -> socket.socket:
@@ -421,17 +317,3 @@ def _listen(scheduler: str) -> socket.socket:
 
     host = urlsplit(scheduler).hostname or "127.0.0.1"
     return socket.create_server((get_ip(socket.gethostbyname(host)), 0), backlog=512)
-
-
-def _existing(path: str) -> str:
-    """Return the path, or of what is still to be made the folder that it will be in; the fixed part of a pattern."""
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
-    return path
-
-
-def _elsewhere(address: str) -> str:
-    return (
-        f"and Dask worker {address} runs on another one (or in a container, or as a user without access); "
-        "use a filesystem that all of them see, such as s3://"
-    )

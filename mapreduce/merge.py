@@ -29,6 +29,7 @@ _LARGEST_WINDOW_BYTES = 8 << 20
 _ROUND_BYTES = (
     16 << 20
 )  # of all windows together: the next round finds the memory of this one warm, and fresh pages cost more than the sort
+_SMALL_BYTES = 1 << 20  # of a partition that is sorted as it is: to merge it would take longer
 _MOST_OPEN_RUNS = 512
 
 
@@ -115,6 +116,7 @@ def _merge_pass(
     cursors: Sequence[_Cursor], fan_in: int, shuffle: Shuffle, memory_bytes: int, folder: str, made: list[Run]
 ) -> list[Run]:
     larger: list[Run] = []
+    os.makedirs(folder, exist_ok=True)
     for start in range(0, len(cursors), fan_in):
         path = os.path.join(folder, f"merge-{os.getpid()}-{id(made):x}-{len(made)}")
         group = cursors[start : start + fan_in]
@@ -147,16 +149,21 @@ class _Cursor:
         self.window: deque[_Block] = deque()
         self.held_bytes = 0
 
+    def read(self, wanted_bytes: int) -> Iterator[pa.RecordBatch]:
+        """Read the next blocks, about ``wanted_bytes``, with the column of their input if that is wanted."""
+        for batch in self.reader.read(wanted_bytes):
+            if self.tag is not None:
+                tags = pa.array(np.full(batch.num_rows, self.tag, np.int32))
+                batch = pa.RecordBatch.from_arrays([*batch.columns, tags], schema=tagged(batch.schema))
+            yield batch
+
     def fill(self, window_bytes: int, order: Sequence[Order]) -> None:
         """Read blocks until the window is full or the run ends."""
         if self.reader.exhausted:
             return
         if self.window and self.held_bytes + self.reader.next_block_bytes > window_bytes:
             return
-        for batch in self.reader.read(window_bytes - self.held_bytes):
-            if self.tag is not None:
-                tags = pa.array(np.full(batch.num_rows, self.tag, np.int32))
-                batch = pa.RecordBatch.from_arrays([*batch.columns, tags], schema=tagged(batch.schema))
+        for batch in self.read(window_bytes - self.held_bytes):
             self.window.append(_Block(batch, SortedKeys(batch, order)))
             self.held_bytes += batch.nbytes
 
@@ -187,6 +194,11 @@ def _merge_open(
 ) -> Iterator[pa.RecordBatch]:
     live = list(cursors)
     weight = _weight(live)
+    size = sum(int(cursor.reader.index[:, 2].sum()) for cursor in live)
+    if len(live) > 1 and size <= min(_SMALL_BYTES, int(memory_bytes / (3 * weight))):
+        joined = concat([batch for cursor in live for batch in cursor.read(size)])
+        yield Gatherer(joined).take(sort_permutation(joined, order))
+        return
     while live:
         if len(live) == 1:
             yield from _rest(live[0], min(memory_bytes // 4, _LARGEST_WINDOW_BYTES))

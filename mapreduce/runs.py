@@ -29,6 +29,7 @@ from mapreduce.meter import current_meter, timing
 
 BLOCK_BYTES = 512 << 10
 _INDEX_FIELDS = 5
+_SEARCHED_BLOCKS = 1 << 11
 _LEAST_HOLE_BYTES = 1 << 20
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
 
@@ -141,14 +142,33 @@ class RunReader:
         self.next_block = 0
 
     def _read_index(self, partition: int) -> npt.NDArray[np.int64]:
-        raw = self._pread(self.run.index_offset, self.run.blocks * 8 * _INDEX_FIELDS)
-        index = np.frombuffer(raw, np.int64).reshape(-1, _INDEX_FIELDS)
+        first, stop = 0, self.run.blocks
+        if stop > _SEARCHED_BLOCKS:
+            # Read whole for each of many partitions, indexes would cost more than blocks.
+            first, stop = self._first_block(partition), self._first_block(partition + 1)
+        index = self._index_rows(first, stop - first)
         found: npt.NDArray[np.int64] = index[index[:, 0] == partition]
         if int(found[:, 3].sum()) != self.run.rows[partition]:
             raise _damaged(
                 self.run, f"has an index of partition {partition} that does not match; run its map task again"
             )
         return found
+
+    def _first_block(self, partition: int) -> int:
+        """Return the number of the first block whose partition is not smaller; they are in order."""
+        low, high = 0, self.run.blocks
+        while low < high:
+            middle = (low + high) // 2
+            if self._index_rows(middle, 1)[0, 0] < partition:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _index_rows(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        row_bytes = 8 * _INDEX_FIELDS
+        raw = self._pread(self.run.index_offset + first * row_bytes, count * row_bytes)
+        return np.frombuffer(raw, np.int64).reshape(-1, _INDEX_FIELDS)
 
     @property
     def exhausted(self) -> bool:

@@ -45,6 +45,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedCluster
         yield started
 
 
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedCluster]:
+    """A cluster of one Dask worker with two threads."""
+    with started_cluster(str(tmp_path_factory.mktemp("wide"))) as started:
+        started.add_workers(1, threads=2)
+        yield started
+
+
 @pytest.fixture
 def text(tmp_path: Path) -> str:
     path = tmp_path / "in.txt"
@@ -209,24 +217,30 @@ def test_what_functions_print_is_in_the_log_of_the_run(
     assert Counter("".join(logs).splitlines()) == Counter(f"seen {line}" for line in TEXT.splitlines())
 
 
-def test_a_dask_worker_of_two_threads_holds_two_workers_and_others_may_join(
-    tmp_path: Path, text: str
+def test_a_dask_worker_of_two_threads_holds_two_workers_and_no_more(
+    wide: StartedCluster, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with started_cluster(str(tmp_path / "dask")) as started:
-        started.add_workers(1, threads=2)
-        rows = run_both(together(str(tmp_path / "fifo")), text, tmp_path, started.address)
-        assert len({row.worker for row in rows}) == 2
-        with Scratch() as scratch, open_pool(started.address, scratch.folder) as pool:
-            come(pool, 2)
-            assert [len(pids) for pids in pool.pids().values()] == [2]
-            assert pool.start(9) == []  # there are no more slots
-            processes = [psutil.Process(pid) for pid in pool.processes.values()]
-            assert len({process.ppid() for process in processes}) == 1
-        assert not any(process.is_running() for process in processes)
-        assert left_on(started) == []
+    rows = run_both(together(str(tmp_path / "fifo")), text, tmp_path, wide.address)
+    assert len({row.worker for row in rows}) == 2
+    with Scratch() as scratch, open_pool(wide.address, scratch.folder) as pool:
+        come(pool, 2)
+        assert [len(pids) for pids in pool.pids().values()] == [2]
+        assert pool.start(9) == []  # there are no more slots
+        processes = [psutil.Process(pid) for pid in pool.processes.values()]
+        assert len({process.ppid() for process in processes}) == 1
+        # A second driver waits for a slot, not for ever.
+        monkeypatch.setattr("mapreduce.cluster.SLOT_S", 1.0)
+        with (
+            Scratch() as own,
+            open_pool(wide.address, own.folder) as late,
+            pytest.raises(WorkerFailed, match=r"has no slot free; waited 1 s for one"),
+        ):
+            come(late, 1, every_s=0.1)
+    assert not any(process.is_running() for process in processes)
+    assert left_on(wide) == []
 
 
-def come(pool: ClusterPool, count: int) -> None:
+def come(pool: ClusterPool, count: int, every_s: float = 60) -> None:
     """Wait for workers."""
     import select
 
@@ -234,7 +248,7 @@ def come(pool: ClusterPool, count: int) -> None:
     while len(pool.living()) < count:
         pool.start(count)
         if len(pool.living()) < count:
-            assert select.select([pool.arrivals], [], [], 60)[0]
+            assert select.select([pool.arrivals], [], [], every_s)[0] or every_s < 1
 
 
 def test_workers_end_when_their_driver_is_killed(cluster: StartedCluster, tmp_path: Path) -> None:
@@ -303,7 +317,7 @@ def test_the_command_line_says_what_it_cannot_do(
     ended = mr("run", "wordcount", "in.txt", "-o", "out", "--scheduler", cluster.address, "--workers", 0)
     assert ended.code == 2
     monkeypatch.setattr("dag.on_cluster.CONNECT_S", 1)
-    monkeypatch.setattr("mapreduce.cluster.CONNECT_S", 1)
+    monkeypatch.setattr("mapreduce.cluster_machines.CONNECT_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
     ended = mr("run", "wordcount", "in.txt", "-o", "out", "--scheduler", nobody)
@@ -315,23 +329,20 @@ def test_the_command_line_says_what_it_cannot_do(
 
 
 def test_both_engines_are_compared_on_one_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    wide: StartedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     mr = MrCommand(tmp_path, monkeypatch, capfd)
     Path("in.txt").write_text(TEXT)
-    own = {"TMPDIR": str(tmp_path)}
-    with started_cluster(str(tmp_path / "dask"), **own) as started:
-        started.add_workers(1, threads=2, **own)
-        where = ("--scheduler", started.address)
-        refused = mr("compare", "wordcount", "in.txt", *where, "--workers", 2)
-        assert refused.code == 2
-        assert "all slots that the cluster has" in refused.err
-        ended = mr(
-            "compare", "wordcount", "in.txt", *where, "--runs", 1, "--split-size", "8KB", "--partitions", 2,
-            "--replication", 1, "--json", "a.json",
-        )  # fmt: skip
-        assert ended.code == 0, ended.err
-        assert left_on(started) == []
+    where = ("--scheduler", wide.address)
+    refused = mr("compare", "wordcount", "in.txt", *where, "--workers", 2)
+    assert refused.code == 2
+    assert "all slots that the cluster has" in refused.err
+    ended = mr(
+        "compare", "wordcount", "in.txt", *where, "--runs", 1, "--split-size", "8KB", "--partitions", 2,
+        "--replication", 1, "--json", "a.json",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    assert left_on(wide) == []
     mr.check_nothing_left()
     found = from_json(Path("a.json").read_text())
     assert "outputs are identical" in ended.out + ended.err
@@ -352,8 +363,8 @@ def test_both_engines_are_compared_on_one_cluster(
     mapreduce_engine, graph_engine, single = found.engines
     assert mapreduce_engine.run.peak_memory_bytes > 2 * 50_000_000
     assert single.run.peak_memory_bytes == single.run.peak_worker_bytes
-    assert f"--scheduler {started.address}" in mapreduce_engine.command
-    assert f"--engine dag --scheduler {started.address}" in graph_engine.command
+    assert f"--scheduler {wide.address}" in mapreduce_engine.command
+    assert f"--engine dag --scheduler {wide.address}" in graph_engine.command
     assert mapreduce_engine.run.store_written_bytes == graph_engine.run.store_written_bytes == 0
 
 
@@ -402,6 +413,12 @@ def test_runs_on_another_disk_are_fetched_and_files_that_only_the_driver_has_are
         options = Options(scheduler=started.address, store=str(tmp_path / "store"))
         with pytest.raises(BadJob, match=r"mine.txt is a file of this machine, and Dask worker tcp"):
             mapreduce.run(ranked, str(mine), options=options)
+        other = tmp_path / "other" / "mrdag-9.9.dist-info"
+        other.mkdir(parents=True)
+        (other / "METADATA").write_text("Metadata-Version: 2.1\nName: mrdag\nVersion: 9.9\n")
+        started.add_workers(1, PYTHONPATH=str(other.parent))
+        with Scratch() as scratch, pytest.raises(WorkerFailed, match=r"tcp://\S+ has mrdag 9.9, this is 0"):
+            open_pool(started.address, scratch.folder)
 
 
 @pytest.fixture
