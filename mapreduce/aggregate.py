@@ -20,6 +20,7 @@ from mapreduce.guard import WrongResult
 from mapreduce.order import group_boundaries
 
 FOLD_FAN_IN = 8
+_SAMPLE_ROWS = 8192
 FUNCTIONS = ("sum", "min", "max", "count")
 
 
@@ -101,7 +102,8 @@ def combine_unsorted(
     """Return one row per group of a batch in any order, by hashing; the batch itself where that would not be exact.
 
     Hashing a row costs a tenth of sorting it.  It is left to ``combine_rows`` if keys are neither text nor integers
-    (whose equal values all have equal bytes), if there are other columns, or if a sum might leave its type.
+    (whose equal values all have equal bytes), if there are other columns, if a sum might leave its type, or if the keys
+    seem to be distinct already.
     """
     functions = {part.column: part.function for part in aggregates}
     for field in batch.schema:
@@ -113,6 +115,8 @@ def combine_unsorted(
                 return batch
         elif function is None or not pa.types.is_signed_integer(kind) or not _sums_fit(batch, field.name):
             return batch
+    if _seems_distinct(batch, keys):
+        return batch
     grouped = pa.Table.from_batches([batch]).group_by(list(keys), use_threads=False)
     found = grouped.aggregate([(name, "sum" if how == "count" else how) for name, how in functions.items()])
     columns = [
@@ -127,6 +131,19 @@ def combine_unsorted(
         [pa.concat_arrays(c.chunks).cast(f.type) for c, f in zip(columns, batch.schema, strict=True)],
         schema=batch.schema,
     )
+
+
+def _seems_distinct(batch: pa.RecordBatch, keys: Sequence[str]) -> bool:
+    """Tell whether no two of some thousand rows have equal keys: then hashing all rows would leave nearly all of them.
+
+    Of s rows of d keys in any order about s * s / 2d pairs are equal: 300 for a hundred thousand keys.
+    """
+    step = batch.num_rows // _SAMPLE_ROWS
+    if step < 2:
+        return False
+    sample = batch.select(list(keys)).take(pa.array(np.arange(0, batch.num_rows, step)))
+    found = pa.Table.from_batches([sample]).group_by(list(keys), use_threads=False).aggregate([])
+    return bool(found.num_rows == sample.num_rows)
 
 
 def _sums_fit(batch: pa.RecordBatch, name: str) -> bool:

@@ -280,6 +280,26 @@ def test_a_group_of_nulls_sums_to_null(tmp_path: Path) -> None:
     assert merged(runs, shuffle, 1 << 20) == [[{"key": 1, "n": None}, {"key": 2, "n": 6}]]
 
 
+def test_the_few_equal_keys_among_many_are_added_up_too(tmp_path: Path) -> None:
+    # so few that a sample of them is taken for distinct, and one map leaves the adding to the sort
+    rows = 40_000
+    keys = [b"%d" % (key * 7919 % rows) for key in range(rows)] + [b"1", b"2", b"2"]
+    schema = pa.schema([("key", pa.binary()), ("n", pa.int64())])
+    shuffle = Shuffle(
+        schema=schema, keys=("key",), order=(Order("key"),), partitions=2,
+        partitioner=HashPartitioner(("key",)), aggregate=(Aggregate("n", "sum"),),
+    )  # fmt: skip
+    batch = pa.record_batch([pa.array(keys), pa.array(range(1, len(keys) + 1))], schema=schema)
+    expected: dict[bytes, int] = {}
+    for at, key in enumerate(keys):
+        expected[key] = expected.get(key, 0) + at + 1
+    runs = spill_all(shuffle, str(tmp_path), [batch], 1 << 26, pieces=1)
+    assert sum(sum(run.rows) for run in runs) == len(expected)
+    found = [row for part in merged(runs, shuffle, 1 << 26) for row in part]
+    assert {row["key"]: row["n"] for row in found} == expected
+    assert len(found) == len(expected)
+
+
 @pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.int32()])
 def test_a_sum_that_leaves_its_type_is_an_error_and_no_wrapped_number(
     tmp_path: Path, kind: pa.DataType
