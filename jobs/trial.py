@@ -18,18 +18,22 @@ from dag.events import OnEvent, TaskRow
 from dag.graph import Graph
 from dag.run import Session
 from jobs.engine import GraphResult, run
-from jobs.explain import TRIAL_BYTES, first_dataset, splits_of
+from jobs.explain import (
+    CONSTANT_BELOW,
+    LARGER_RANGE_BYTES,
+    RANGES,
+    SMALLER_RANGE_BYTES,
+    TRIAL_BYTES,
+    bytes_of_sources,
+    first_dataset,
+    follow,
+)
 from jobs.report.model import IO_PARTS
 from mapreduce.errors import JobError
 from mapreduce.inputs import Source, list_files
 from mapreduce.options import Options
 from mapreduce.scratch import Scratch
 from mapreduce.stages import Dataset, Job
-
-RANGES = 4
-SMALLER_RANGE_BYTES, LARGER_RANGE_BYTES = 64 << 10, 1 << 20
-#: What grows by less than this from one sample to the other is taken to be constant.
-CONSTANT_BELOW = 1.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +61,9 @@ def try_graph(
     """Run the graph of ``job``, up to its first yield, on short pieces of the input; or say why that was not done."""
 
     def sampled(range_bytes: int) -> list[Source]:
-        return [replace(each, sample_ranges=RANGES, sample_range_bytes=range_bytes) for each in sources]
+        return [each.sampled(RANGES, range_bytes) for each in sources]
 
-    size = _bytes_of(sampled(LARGER_RANGE_BYTES), options)
+    size = bytes_of_sources(sampled(LARGER_RANGE_BYTES), options)
     if size > TRIAL_BYTES:
         return "the input is large and cannot be read in parts, so no sample was run"
     try:
@@ -70,11 +74,7 @@ def try_graph(
         larger = _run_sample(job, sampled(LARGER_RANGE_BYTES), parameters, options)
     except (JobError, GraphError) as error:
         return f"a trial on a sample of the input failed: {error}"
-    return _extrapolate(smaller, larger, _bytes_of(sources, options))
-
-
-def _bytes_of(sources: Sequence[Source], options: Options) -> int:
-    return sum(splits_of(Dataset(source=source), options)[1] for source in sources)
+    return _extrapolate(smaller, larger, bytes_of_sources(sources, options))
 
 
 def _run_sample(
@@ -98,7 +98,7 @@ def _run_sample(
                     tried, *sampled, output=None if loops else f"{scratch.folder}/output{turn}", parameters=parameters,
                     options=settings, start=functools.partial(_given, session), keep_record=False,
                 )  # fmt: skip
-            tallies.append(_tally(result, _bytes_of(sampled, options)))
+            tallies.append(_tally(result, bytes_of_sources(sampled, options)))
     best = {name: min(each.work_s[name] for each in tallies) for name in tallies[0].work_s}
     return replace(tallies[0], work_s=best)
 
@@ -131,20 +131,8 @@ def _spent_s(row: TaskRow) -> float:
 
 def _extrapolate(smaller: _Tried | None, larger: _Tried, whole_bytes: int) -> Trial:
     """Return what a line through two samples says of the whole input; from one sample, all is in proportion."""
-    scale = whole_bytes / max(larger.sample_bytes, 1)
     if smaller is None or smaller.sample_bytes * CONSTANT_BELOW > larger.sample_bytes:
-        return Trial(
-            work_s={name: work * scale for name, work in larger.work_s.items()},
-            size_bytes={name: int(made * scale) for name, made in larger.made.items()},
-            tried_bytes=larger.sample_bytes,
-        )
-
-    def follow(low: tuple[float, float], high: tuple[float, float], at: float) -> float:
-        """Return y at ``at`` on the line through two points (x, y), which does not fall."""
-        if high[0] < low[0] * CONSTANT_BELOW:  # x does not grow, so y has no reason to
-            return high[1]
-        return high[1] + max((high[1] - low[1]) / (high[0] - low[0]), 0.0) * max(at - high[0], 0.0)
-
+        smaller = larger
     sizes = smaller.sample_bytes, larger.sample_bytes
     made, taken, work = {}, {}, {}
     for name, seconds in larger.work_s.items():

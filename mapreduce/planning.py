@@ -173,7 +173,7 @@ def _made(dataset: Dataset, made: Mapping[object, Made]) -> Made:
         assert dataset.source is not None
         found = Made(source=dataset.source, schema=None)
     if dataset.sample_ranges is not None and found.parts is None:  # what a stage made is seen whole
-        found = replace(found, source=replace(found.source, sample_ranges=dataset.sample_ranges))
+        found = replace(found, source=found.source.sampled(dataset.sample_ranges))
     return found
 
 

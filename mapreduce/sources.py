@@ -15,7 +15,7 @@ import glob
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +38,10 @@ TEXTUAL = ("text", "csv", "jsonl")
 ERRORS = ("strict", "replace", "surrogateescape", "ignore")
 
 
+#: How long the ranges are that a job's own ``Dataset.sample`` looks at.
+SAMPLE_RANGE_BYTES = 64 << 10
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """What to read and how.
@@ -54,8 +58,12 @@ class Source:
     delimiter: bytes = b"\n"
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     sample_ranges: int | None = None
-    sample_range_bytes: int = 64 << 10
+    sample_range_bytes: int = SAMPLE_RANGE_BYTES
     schema: pa.Schema | None = None
+
+    def sampled(self, ranges: int, range_bytes: int = SAMPLE_RANGE_BYTES) -> Source:
+        """Return the same files seen through that many evenly spaced ranges."""
+        return replace(self, sample_ranges=ranges, sample_range_bytes=range_bytes)
 
     def __post_init__(self) -> None:
         if self.format is not None:

@@ -188,7 +188,7 @@ def _print_explanation(found: Explanation) -> None:
     if found.store_bytes == 0:
         click.echo("through the store: nothing")
     else:
-        click.echo(f"through the store: {_about(found.store_bytes)}, scaled up from a sample of the input")
+        click.echo(f"through the store: {_about(found.store_bytes)}, by trials on samples of the input")
     for note in found.notes:
         click.echo(f"note: {note}")
 
