@@ -48,7 +48,8 @@ class TaskRow:
     moved_bytes: int = 0
     peak_memory_bytes: int = 0
     cpu_s: float = 0.0
-    #: "store_read", "store_write", "shuffle" or "serialise", and how long the task spent on it
+    #: "store_read", "store_write", "shuffle" or "serialise", and how long the task spent on it; in another process also "shuffle"
+    #: while its slot waited for inputs on their way, and "serialise" to load its function and to see that its value can travel
     seconds: Mapping[str, float] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
 

@@ -23,7 +23,7 @@ from mapreduce.merge import INPUT_COLUMN, merge
 from mapreduce.order import Order, sort_permutation
 from mapreduce.partition import HashPartitioner, RangePartitioner, range_cuts
 from mapreduce.records import RecordBuffer, iterate_groups, iterate_tagged_groups
-from mapreduce.runs import Run, RunReader, give_back
+from mapreduce.runs import Run, RunReader, give_back, write_run
 from mapreduce.shuffle import MapBuffer, Shuffle, record_shuffle
 
 SCHEMA = pa.schema(
@@ -543,3 +543,23 @@ def test_a_partition_that_is_done_gives_its_space_back_and_harms_no_other(tmp_pa
     assert [rows(0), rows(2)] == others
     with pytest.raises(Damaged, match="run its map task again"):
         list(merge([run], 1, shuffle, 1 << 27))
+
+
+def test_each_of_very_many_partitions_finds_its_blocks_in_the_index(tmp_path: Path) -> None:
+    schema = pa.schema([("number", pa.int64())])
+    counts = [(partition * 7919) % 4 for partition in range(4000)]  # blocks, also none at all
+    numbers = iter(range(sum(counts)))
+    blocks = [
+        (partition, pa.record_batch([pa.array([next(numbers)])], schema=schema))
+        for partition, count in enumerate(counts)
+        for _ in range(count)
+    ]
+    run = write_run(str(tmp_path / "run"), (0, 0), len(counts), blocks)
+    assert run.blocks == len(blocks) == 6000
+    first = 0
+    for partition, count in enumerate(counts):
+        reader = RunReader(run, partition, schema)
+        found = [batch.column(0)[0].as_py() for batch in reader.read(1 << 20)]
+        reader.close()
+        assert found == list(range(first, first + count))
+        first += count
