@@ -654,7 +654,7 @@ def test_a_cluster_runs_a_job_file_that_its_workers_cannot_import(
         mr.run("own.py:ranked", "in.txt", "--split-size", 200, *there, output="there", workers=2) == expected
     )
     assert len(expected) == len(set((tmp_path / "in.txt").read_text().split()))
-    ended = mr.fail("own.py:failing", "in.txt", *there, output="none")
+    ended = mr.fail("own.py:failing", "in.txt", *there, output="none", workers=2)
     line, *trace = ended.err.splitlines()
     for part in ("job 'failing'", "stage 'parse'", "in.txt", "record 0", "KeyError: 'missing field'"):
         assert part in line
