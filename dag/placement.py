@@ -64,9 +64,14 @@ def hold_back(nodes: Sequence[Node], placed: Mapping[Node, int]) -> dict[Node, N
 
 
 def _spread_merges(nodes: Sequence[Node], workers: int) -> dict[Node, int]:
-    """Return the workers of all tasks that take pieces, those of one shuffle in blocks."""
+    """Return the workers of all tasks that take pieces, those of one shuffle in blocks.
+
+    A task that only picks one value of several out of a fused task merges nothing: it belongs where that value is.
+    """
     shuffles: dict[Node, list[Node]] = {}
     for node in nodes:
+        if node.op.kind == "pick":
+            continue
         first = next((given.node for given in node.inputs if isinstance(given, Part)), None)
         if first is not None:
             shuffles.setdefault(first, []).append(node)

@@ -215,8 +215,10 @@ def _fold(batches: Sequence[pa.RecordBatch], shuffle: Shuffle) -> pa.RecordBatch
     rows = concat(batches)
     if shuffle.exact:
         rows = combine_unsorted(rows, shuffle.keys, shuffle.aggregate)
-    ordered = rows.take(pa.array(sort_permutation(rows, shuffle.order)))
-    return combine_rows(ordered, shuffle.keys, shuffle.aggregate)
+    permutation = sort_permutation(rows, shuffle.order)
+    if (permutation[1:] < permutation[:-1]).any():  # else they are in order, as what a reduce has made may be
+        rows = rows.take(pa.array(permutation))
+    return combine_rows(rows, shuffle.keys, shuffle.aggregate)
 
 
 def _with_input(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:

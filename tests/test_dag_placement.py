@@ -8,7 +8,7 @@ from dag_graphs import node
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dag import Graph, Node, Part
+from dag import Graph, Node, Op, Part
 from dag.placement import AHEAD, hold_back, place
 
 
@@ -127,3 +127,16 @@ def test_waiting_makes_no_circle(reducers: int, producers: int, workers: int) ->
         for each, use in hold_back(graph.nodes, placed).items():
             assert position[use] < position[each]
             assert placed[use] == placed[each]
+
+
+def test_what_only_picks_values_apart_is_no_merge() -> None:
+    """The tasks of a fused operator with two outputs, and a shuffle: only the shuffle's merges are spread beforehand."""
+    fused = [node(f"both[{i}]", list) for i in range(4)]
+    picks = [
+        Node(name=f"one[{i}]", op=Op(kind="pick", function=max), inputs=(Part(each, 0),))
+        for i, each in enumerate(fused)
+    ]
+    merges = shuffle("sum", fused, 4)
+    placed = place(Graph((*picks, *merges)).nodes, 2)
+    assert not placed.keys() & set(picks)
+    assert Counter(placed[merge] for merge in merges) == {0: 2, 1: 2}

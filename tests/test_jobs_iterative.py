@@ -197,13 +197,14 @@ def test_ranks_of_a_larger_graph_are_the_same_bytes_however_it_is_run(run_job: A
 @settings(max_examples=40, deadline=None)
 def test_a_node_passes_its_rank_on_alike_wherever_the_stream_is_cut(data: st.DataObject) -> None:
     degrees = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=8))
-    rows = [
-        row
-        for node, degree in enumerate(degrees)
-        for row in [(node, None, node * 10**15), *((node, t, 0) for t in range(degree))]
-    ]
-    columns = [pa.array(column, pa.int64()) for column in zip(*rows, strict=True)]
-    batch = pa.RecordBatch.from_arrays(columns, names=["node", "target", "number"])
+    rows: list[tuple[int, list[int] | None, int]] = []
+    for node, degree in enumerate(degrees):
+        cut = data.draw(st.integers(0, degree))  # its links may be in two rows
+        links = [part for part in (list(range(cut)), list(range(cut, degree))) if part]
+        rows += [(node, None, node * 10**15), *((node, part, 0) for part in links)]
+    kinds = [pa.int64(), pa.list_(pa.int64()), pa.int64()]
+    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    batch = pa.RecordBatch.from_arrays(columns, names=["node", "links", "number"])
     side = {"totals": pa.table({"nodes": [len(degrees)], "number": [10**15]})}
     spread = Rank(damping=0.85).spread
     whole = sums_by_node(rows_of(spread(iter([batch]), side=side)))
@@ -222,8 +223,8 @@ def test_a_node_passes_its_rank_on_alike_wherever_the_stream_is_cut(data: st.Dat
 
 def sums_by_node(rows: list[tuple[Any, ...]]) -> Counter[int]:
     found: Counter[int] = Counter()
-    for node, target, number in rows:
-        assert target is None
+    for node, links, number in rows:
+        assert links is None
         found[node] += number
     return found
 

@@ -7,8 +7,9 @@ Of d = ``damping``, n nodes and the sum s of what its neighbours pass on, a node
 (1 - d) / n + d * (s + what the dangling nodes have / n): nodes without a link pass theirs on to all (Langville & Meyer
 2004, section 5).  The ranks start at 1 / n and add up to 1.  An edge given twice counts twice.
 
-Each round is a join and a sum.  ``links`` is made once; it and the sums have the same columns, key and number of
-partitions, so the join of a round finds the two where they are, and only what nodes pass on has to move.
+Each round is a join and a sum.  ``links`` is made once, a row per node with the list of its targets; it and the sums have the
+same columns, key and number of partitions, so the join of a round finds the two where they are, sorts rows of nodes
+instead of edges, and only what nodes pass on has to move.
 
 A rank is an integer in units of 2**-60, since sums of integers are exact: the result is the same to the
 last byte for any number of partitions, any split of the input and any order of rows.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 UNITS = 1 << 60
+PASSED_ON = 1 << 20  # links along which ranks are passed on before what reaches the same node is added up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +51,21 @@ class Rank:
         """Join sums and links: each node passes its rank on in equal shares, and 0 to itself, to stay in the plan."""
         import numpy as np
         import pyarrow as pa
-        import pyarrow.compute as pc
 
+        reached: list[pa.Array] = []
+        shares: list[npt.NDArray[np.int64]] = []
+        schema = None
         for batch in whole_nodes(batches):
-            begins = is_sum(batch)
-            degrees = np.diff(np.append(begins, batch.num_rows)) - 1
+            begins, links, schema = is_sum(batch), batch.column("links"), batch.schema
+            degrees = np.add.reduceat(count_links(links), begins)
             ranks = self.of(batch.column("number").to_numpy()[begins], side["totals"])
-            shares = np.repeat(ranks // np.maximum(degrees, 1), degrees)
-            targets = batch.column("target")
-            reached = [targets.filter(pc.is_valid(targets)), batch.column("node").take(pa.array(begins))]
-            nodes, sums = add_alike(
-                pa.concat_arrays(reached), np.concatenate([shares, np.zeros(len(begins), np.int64)])
-            )
-            columns = [nodes, pa.nulls(len(nodes), nodes.type), pa.array(sums)]
-            yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+            reached += [links.flatten(), batch.column("node").take(pa.array(begins))]
+            shares += [np.repeat(ranks // np.maximum(degrees, 1), degrees), np.zeros(len(begins), np.int64)]
+            if sum(map(len, shares)) >= PASSED_ON:
+                yield sums_alike(reached, shares, schema)
+                reached, shares = [], []
+        if shares:
+            yield sums_alike(reached, shares, schema)
 
     def change(self, batches: Iterable[pa.RecordBatch], *, side: Any) -> Iterator[pa.RecordBatch]:
         """Add up how far the ranks moved; the rows of a node are its old and its new sum."""
@@ -87,10 +90,34 @@ class Rank:
 
 
 def is_sum(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Return the rows that are sums: they have no target, and the join's first input, so each comes before its links."""
+    """Return the rows that are sums: they have no links and are the join's first input, so each comes before its node's links."""
     import numpy as np
 
-    return np.flatnonzero(batch.column("target").is_null().to_numpy(zero_copy_only=False))
+    return np.flatnonzero(batch.column("links").is_null().to_numpy(zero_copy_only=False))
+
+
+def count_links(links: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the length of each list of links, 0 where there is none."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    return pc.list_value_length(links).fill_null(0).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+
+def list_links(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Make one row of the links of a node that stand together; where a batch ends in between, it has another."""
+    import numpy as np
+    import pyarrow as pa
+
+    from mapreduce.order import group_boundaries
+
+    for batch in batches:
+        begins = group_boundaries(batch, ["node"])
+        edges = pa.array(np.append(begins, batch.num_rows).astype(np.int32))
+        nodes, targets = batch.column("node").take(pa.array(begins)), batch.column("target")
+        links = pa.ListArray.from_arrays(edges, targets)
+        zeros = pa.array(np.zeros(len(begins), np.int64))
+        yield pa.RecordBatch.from_arrays([nodes, links, zeros], names=["node", "links", "number"])
 
 
 def whole_nodes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -127,15 +154,22 @@ def add_alike(nodes: pa.Array, numbers: npt.NDArray[np.int64]) -> tuple[pa.Array
     return pa.array(found + least), sums[found]
 
 
-def ends(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Return the nodes at both ends of links, which nothing has reached yet."""
+def sums_alike(nodes: list[pa.Array], numbers: list[npt.NDArray[np.int64]], schema: Any) -> pa.RecordBatch:
+    """Return rows of sums, equal nodes added up where that is cheap."""
     import numpy as np
     import pyarrow as pa
 
-    zeros = pa.array(np.zeros(batch.num_rows, np.int64))
-    for node in (batch.column("node"), batch.column("target")):
-        columns = [node, pa.nulls(len(node), node.type), zeros]
-        yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+    found, sums = add_alike(pa.concat_arrays(nodes), np.concatenate(numbers))
+    columns = [found, pa.nulls(len(found), schema.field("links").type), pa.array(sums)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def ends(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Return the nodes at both ends of links, which nothing has reached yet."""
+    import numpy as np
+
+    for nodes in (batch.column("node"), batch.column("links").flatten()):
+        yield sums_alike([nodes], [np.zeros(len(nodes), np.int64)], batch.schema)
 
 
 def add_up(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -157,7 +191,6 @@ def pagerank(
     partitions: int = 4,
 ) -> Dataset | Generator[Dataset, list[Any], Dataset]:
     """Rank the nodes of a graph given as lines "source target": rounds=N, or until tolerance; sum 1."""
-    import numpy as np
     import pyarrow as pa
 
     from jobs.edges import edge_reader, node_type
@@ -169,15 +202,14 @@ def pagerank(
     kind = node_type(edges, names, "pagerank")
     read = edge_reader(kind)
     rank = Rank(damping=damping)
-    schema = pa.schema([("node", kind), ("target", kind), ("number", pa.int64())])
+    edge = pa.schema([("node", kind), ("target", kind)])
+    schema = pa.schema([("node", kind), ("links", pa.list_(kind)), ("number", pa.int64())])
 
-    def to_links(batch: pa.RecordBatch, *, counters: Any) -> pa.RecordBatch:
-        source, target = read(batch.column("line"), counters)
-        zeros = pa.array(np.zeros(len(source), np.int64))
-        return pa.RecordBatch.from_arrays([source, target, zeros], schema=schema)
+    def to_edges(batch: pa.RecordBatch, *, counters: Any) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(list(read(batch.column("line"), counters)), schema=edge)
 
     def sums_of(data: Dataset, name: str, **more: Any) -> Dataset:
-        folds = {"number": "sum", "target": "max"}  # no row has a target
+        folds = {"number": "sum"}  # no row has links
         return Stage(
             name=name, keys=["node"], aggregate=folds, partitions=partitions, keeps_keys=True, **more
         )(data)
@@ -191,9 +223,11 @@ def pagerank(
 
     links = Stage(
         name="links",
-        map_batch=to_links,
-        schema=schema,
+        map_batch=to_edges,
+        schema=edge,
         keys=["node"],
+        reduce_batch=list_links,
+        output_schema=schema,
         partitions=partitions,
         keeps_keys=True,
     )(edges.lines())
