@@ -34,7 +34,7 @@ from .worker import TaskInfo
 Batches = Iterable[pa.RecordBatch]
 Chunks = Iterable[tuple[str, Iterable[Any], Sequence[Any]]]  # (url, keys, values) of records
 
-_MOST_BYTES = (1 << 31) - (1 << 20)  # of a binary column, whose offsets have 32 bits
+_MOST_BYTES = (1 << 31) - (1 << 20)  # of a column whose offsets have 32 bits
 _COMBINE_ROWS = 1 << 20
 _PAIRS = 5_000  # of a batch of records
 
@@ -230,12 +230,20 @@ def _sorted(batches: Sequence[pa.RecordBatch], shuffle: Shuffle) -> Iterator[pa.
     """Yield all rows in the shuffle's order; rows that compare equal keep theirs."""
     if not batches:
         return
-    total = sum(batch.nbytes for batch in batches)
-    if total > _MOST_BYTES:
-        raise BadJob(
-            f"a partition of {total / 1e9:.1f} GB cannot be sorted in memory at once; "
-            "give more --partitions, or use --engine mapreduce"
-        )
+    _check_offsets(batches)
     rows = concat(batches)
     permutation = sort_permutation(rows, shuffle.order)
     yield from Gatherer(rows).take_blocks(permutation)
+
+
+def _check_offsets(batches: Sequence[pa.RecordBatch]) -> None:
+    """Refuse rows that cannot be one batch: there may be any number of numbers, but text and lists have offsets of 32 bits."""
+    for at, field in enumerate(batches[0].schema):
+        if pa.types.is_primitive(field.type):
+            continue
+        size = sum(batch.column(at).nbytes for batch in batches)
+        if size > _MOST_BYTES:
+            raise BadJob(
+                f"a partition has {size / 1e9:.1f} GB in column {field.name!r}, of which {_MOST_BYTES / 1e9:.1f} GB can be "
+                "sorted in memory at once; give more --partitions, or use --engine mapreduce"
+            )

@@ -253,3 +253,18 @@ def test_an_end_that_adds_rows_does_not_keep_a_partitioning(tmp_path: Path) -> N
     both_engines(job, tmp_path / "in", tmp_path, options)
     refused = explain_graph(job, [Source(urls=(str(tmp_path / "in"),))], {}, options).refused
     assert any("second.map may have moved the rows that first.group placed" in line for line in refused)
+
+
+def test_a_partition_is_refused_for_a_column_whose_offsets_end_not_for_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files_of_numbers(tmp_path / "in", 4, lines=400)
+    options = Options(workers=1)
+    monkeypatch.setattr(
+        "mapreduce.inmemory._MOST_BYTES", 10_000
+    )  # 1,600 rows of two numbers have 25,600 bytes
+    numbers = Stage(name="numbers", map_batch=numbers_in, schema=NUMBERS, keys=["key"], partitions=1)
+    assert len(run_in_memory(job_of(numbers), str(tmp_path / "in"), options=options).records or ()) == 1_600
+    lines = Stage(name="lines", keys=["line"], partitions=1)
+    with pytest.raises(BadJob, match="GB in column 'line'"):
+        run_in_memory(job_of(lines), str(tmp_path / "in"), options=options)
