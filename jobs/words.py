@@ -25,9 +25,11 @@ TABLE_BITS = 17
 #: A word looks for a free place at that many addresses.
 PROBES = 3
 #: Words are counted when there are so many: a table then comes into the processor's cache once for all of them.
-ADDED_WORDS = 1 << 19
+ADDED_WORDS = 1 << 18
 #: Words that are not in their first place wait until there are so many: a step of numpy costs little more for all of them.
 WAITING_WORDS = 1 << 15
+#: Words that no table takes are kept one by one; a counter with so many is full.
+LEFT_WORDS = 1 << 18
 #: Odd numbers with well mixed bits; the first is 2**64 divided by the golden ratio.
 _MULTIPLIERS = tuple(map(np.uint64, (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)))
 COLUMNS = len(_MULTIPLIERS)
@@ -77,6 +79,12 @@ class WordCounter:
             self._left = []
         words, counts = zip(*counted, strict=True)
         return pa.concat_arrays(words), pa.concat_arrays(counts)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many words are held one by one that they should be taken."""
+        left = sum(map(len, self._left)) + sum(table.left_words for table in self._tables)
+        return left >= LEFT_WORDS
 
     def start(self) -> WordCounter:
         """Return a counter at zero: this one, with the words that it knows, or a new one where few places are left."""
@@ -241,6 +249,11 @@ class _Table:
     def is_crowded(self) -> bool:
         """Whether most slots are taken, perhaps by words that do not come again."""
         return int(np.count_nonzero(self._keys[-1])) > (3 << TABLE_BITS) // 4
+
+    @property
+    def left_words(self) -> int:
+        """How many words found no slot since they were taken last."""
+        return sum(len(keys[0]) for keys in self._left)
 
     def take_counts(self) -> tuple[pa.Array, pa.Array]:
         """Return the words counted since the last call and how often each was; the counts start at 0 again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -145,6 +146,24 @@ def test_words_that_find_no_place_in_the_table_are_counted_too(monkeypatch: pyte
         assert dict(zip(words.to_pylist(), counts.to_pylist(), strict=True)) == Counter(
             b" ".join(batch).split()
         )
+
+
+def test_words_that_a_full_counter_gives_out_early_are_counted_once(
+    run_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.words.TABLE_BITS", 4)
+    monkeypatch.setattr("jobs.words.WAITING_WORDS", 10)
+    monkeypatch.setattr("jobs.words.ADDED_WORDS", 10)
+    monkeypatch.setattr("jobs.words.LEFT_WORDS", 100)
+    monkeypatch.setattr("jobs.words._here", threading.local())
+    text = "\n".join(f"{i * i % 700} {i % 11} x" for i in range(1000))
+    counter = WordCounter()
+    counter.add(pa.array([text.encode()]))
+    assert counter.is_full
+    assert sum(counter.take()[1].to_pylist()) == 3000
+    assert not counter.is_full
+    found = run_job("wordcount", write(tmp_path / "in.txt", text), split_bytes=3000)
+    assert counted(found) == Counter(text.split())
 
 
 def test_a_counter_starts_again_at_zero_and_keeps_no_crowd(monkeypatch: pytest.MonkeyPatch) -> None:

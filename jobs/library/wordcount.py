@@ -27,9 +27,13 @@ def new_counter() -> WordCounter:
     return next_counter()
 
 
-def count_words(batch: pa.RecordBatch, *, state: WordCounter) -> None:
-    """Count the words of the column ``line``; words are what ``bytes.split()`` returns."""
+def count_words(batch: pa.RecordBatch, *, state: WordCounter) -> pa.RecordBatch | None:
+    """Count the words of the column ``line``; words are what ``bytes.split()`` returns.
+
+    Where most words occur once, they are given out now and then: the counter holds only so many.
+    """
     state.add(batch.column("line"))
+    return give_out(state=state) if state.is_full else None
 
 
 def give_out(*, state: WordCounter) -> pa.RecordBatch:
