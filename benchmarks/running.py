@@ -11,7 +11,7 @@ from sorting import ratio_row
 
 
 def startup(folder: Path, rounds: int, with_mr: bool) -> None:
-    """Start ``mr --help``, and count the words of 1 KB."""
+    """Start ``mr --help``, and count the words of 1 kB."""
     if not with_mr:
         return
     source, output = generated(folder, "text-1k.txt", "text", "1KB"), folder / "startup.out"
@@ -19,7 +19,7 @@ def startup(folder: Path, rounds: int, with_mr: bool) -> None:
     contenders = [
         Contender(name="mr --help", command=[MR, "--help"]),
         Contender(
-            name="mr run wordcount, 1 KB",
+            name="mr run wordcount, 1 kB",
             command=[MR, "run", "wordcount", str(source), "-o", str(output), *options],
             outputs=[output],
         ),
@@ -34,7 +34,7 @@ def startup(folder: Path, rounds: int, with_mr: bool) -> None:
             wanted=f"under {limit_s} s",
             met=timings[name].median_s < limit_s,
         )
-        for name, limit_s in (("mr --help", 0.3), ("mr run wordcount, 1 KB", 1.0))
+        for name, limit_s in (("mr --help", 0.3), ("mr run wordcount, 1 kB", 1.0))
     ]
     keep("startup", rows=rows, timings=timings)
 

@@ -203,7 +203,7 @@ def memory(folder: Path, rounds: int, with_mr: bool) -> None:
 
 
 def small_files(folder: Path, rounds: int, with_mr: bool) -> None:
-    """Count words in 3,000 files of 1 KB beside one file of the same bytes."""
+    """Count words in 3,000 files of 1 kB beside one file of the same bytes."""
     if not with_mr:
         return
     whole, many = folder / "small-whole.txt", folder / "small-files"
@@ -236,6 +236,6 @@ def small_files(folder: Path, rounds: int, with_mr: bool) -> None:
     ]
     digests: set[str] = set()
     timings = run_side_by_side(contenders, rounds=max(rounds, 5), folder=folder, check=same_bytes(digests))
-    work = "count words in 3,000 files of 1 KB"
+    work = "count words in 3,000 files of 1 kB"
     row = ratio_row(work, timings["mr, 3,000 files"], timings["mr, one file"], wanted=3, words="under 3")
     keep("small_files", rows=[row], timings=timings, files=len(parts(many)), input_bytes=whole.stat().st_size)
