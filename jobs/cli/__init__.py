@@ -76,6 +76,11 @@ class Ended(SystemExit):
 
 
 def _end(number: int, frame: Any) -> None:
+    """End as the first signal asks; what comes after it must not disturb the tidying up."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     raise Ended(128 + number)
 
 
@@ -88,6 +93,8 @@ def main(arguments: list[str] | None = None) -> None:
         restart_tuned()
     # `kill PID` ends a run as Ctrl-C does, with its processes and files.
     signal.signal(signal.SIGTERM, _end)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not so where a shell has it ignored
+        signal.signal(signal.SIGINT, _end)
     try:
         code = mr.main(args=arguments, prog_name="mr", standalone_mode=False)
         sys.stdout.flush()
@@ -96,8 +103,6 @@ def main(arguments: list[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        # A second Ctrl-C would kill the interpreter on its way out.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         click.echo("interrupted; nothing was left behind", err=True)
         sys.exit(130)
     except BrokenPipeError:
