@@ -87,9 +87,8 @@ class Stage:
         keys: names of the key columns of a batch stage.
         order: further sort columns; a leading ``-`` means descending (also allowed in ``keys``).
         aggregate: ``{column: "sum" | "min" | "max" | "count"}``.
-        fold: ``(batch of 2 to 8 rows) -> batch of one row``, given nothing else; makes one row of all, in a tree over the map
-            tasks and the rows of each, neighbours first (``aggregate.fold_in_tree``).  Needs ``partitions=1``, keys that put
-            rows in the order of the map tasks, and a row from each (``map_end`` can make it); reduce_batch sees the one row.
+        fold: ``(batch of 2 to 8 rows) -> batch of one row``; makes one row of all for reduce_batch, in a tree over the map
+            tasks and their rows.  Needs ``partitions=1``, keys that put rows in the order of the map tasks, a row from each.
         reduce_batch: ``(iterator of sorted batches) -> batches`` of ``output_schema``.
         output_schema: of ``reduce_batch``'s output; ``schema`` otherwise.
         partitions: number of reduce tasks; the runner's choice otherwise.
@@ -156,10 +155,8 @@ class Stage:
                 refuse("aggregate, reduce_batch and order need the key columns: keys=[...]")
             if self.aggregate and self.reduce_batch:
                 refuse("give aggregate or reduce_batch, not both")
-            if self.fold is not None and (self.aggregate or not self.keys or self.partitions != 1):
-                refuse("fold needs keys and partitions=1, and goes with no aggregate")
-            if self.fold is not None and _wanted(self.fold):
-                refuse(f"fold is given rows alone, but asks for the keyword {_wanted(self.fold)[0]!r}")
+            if self.fold and (self.aggregate or not self.keys or self.partitions != 1 or _wanted(self.fold)):
+                refuse("fold is given rows alone, needs keys and partitions=1, and goes with no aggregate")
             for column, how in self.aggregate.items():
                 if how not in ("sum", "min", "max", "count"):
                     refuse(f"aggregate of column {column!r} must be sum, min, max or count, got {how!r}")
