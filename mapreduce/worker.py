@@ -63,7 +63,7 @@ class TaskInfo:
     index: int
     attempt: int
     worker: int
-    scratch: str  # the attempt's own folder; a map's is there and stays until the stage ends if there are reduces
+    scratch: str  # the attempt's own folder; a map's stays until the stage ends if there are reduces
     memory_bytes: int
     counters: Counter[str] = field(default_factory=Counter)
     map_attempts: tuple[int, ...] = ()  # for a reduce: which attempt made each of its map results

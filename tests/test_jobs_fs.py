@@ -299,7 +299,9 @@ def test_fsck_asks_for_a_server_only_where_there_are_too_few(fs: Command, root: 
     for name in ("s1", "s2"):
         fs("server", "kill", name)
     report = fs("fsck").lines
-    at = report.index("3 replicas need a live server each, live now: 2; add 1 server first (mr fs server add)")
+    at = report.index(
+        "3 replicas need a live server each, live now: 2; add 1 server first (mr fs server add)"
+    )
     assert report[at + 1] == "to repair: mr fs repair"
     fs("server", "add", "s9")
     fs("repair")
