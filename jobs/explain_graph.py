@@ -15,8 +15,8 @@ from dag.expand import expand
 from dag.graph import Graph
 from dag.rewrite import optimise
 from jobs.engine import place_of
-from jobs.explain import first_dataset, splits_of
 from jobs.lower import Lowering
+from jobs.samples import first_dataset, splits_of
 from jobs.sizes import format_size
 from jobs.stage_tasks import metered_graph
 from jobs.trial import decides, try_graph

@@ -1,9 +1,4 @@
-"""Run a job's graph on small samples of its input, to learn what its operators take and make.
-
-Two samples of as many ranges, longer ones in the second: what both make alike (the weights of a model, the counts of a few
-keys) does not grow with the input, and what a task or a batch costs to begin does not either.  A line through both is followed to
-the whole input.
-"""
+"""Run a job's graph on two samples of its input (see ``samples``), to learn what its operators take and make."""
 
 from __future__ import annotations
 
@@ -13,23 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dag.errors import GraphError
 from dag.events import OnEvent, TaskRow
 from dag.graph import Graph
 from dag.run import Session
 from jobs.engine import GraphResult, run
-from jobs.explain import (
-    CONSTANT_BELOW,
-    LARGER_RANGE_BYTES,
-    RANGES,
-    SMALLER_RANGE_BYTES,
-    TRIAL_BYTES,
-    bytes_of_sources,
-    first_dataset,
-    follow,
-)
 from jobs.report.model import IO_PARTS
-from mapreduce.errors import JobError
+from jobs.samples import CONSTANT_BELOW, bytes_of_sources, follow, on_two_samples, up_to_first_yield
 from mapreduce.inputs import Source, list_files
 from mapreduce.options import Options
 from mapreduce.scratch import Scratch
@@ -59,34 +43,14 @@ def try_graph(
     job: Job, sources: Sequence[Source], parameters: Mapping[str, Any], options: Options
 ) -> Trial | str:
     """Run the graph of ``job``, up to its first yield, on short pieces of the input; or say why that was not done."""
-
-    def sampled(range_bytes: int) -> list[Source]:
-        return [each.sampled(RANGES, range_bytes) for each in sources]
-
-    size = bytes_of_sources(sampled(LARGER_RANGE_BYTES), options)
-    if size > TRIAL_BYTES:
-        return "the input is large and cannot be read in parts, so no sample was run"
-    try:
-        smaller = _run_sample(job, sampled(SMALLER_RANGE_BYTES), parameters, options)
-    except (JobError, GraphError):
-        smaller = None  # perhaps too little for the job
-    try:
-        larger = _run_sample(job, sampled(LARGER_RANGE_BYTES), parameters, options)
-    except (JobError, GraphError) as error:
-        return f"a trial on a sample of the input failed: {error}"
-    return _extrapolate(smaller, larger, bytes_of_sources(sources, options))
+    tried = on_two_samples(functools.partial(_run_sample, job, parameters, options), sources, options)
+    return tried if isinstance(tried, str) else _extrapolate(*tried, bytes_of_sources(sources, options))
 
 
 def _run_sample(
-    job: Job, sampled: Sequence[Source], parameters: Mapping[str, Any], options: Options
+    job: Job, parameters: Mapping[str, Any], options: Options, sampled: Sequence[Source]
 ) -> _Tried:
     """Run a sample twice in one thread and return what it took at best, since the first time has to import."""
-
-    @functools.wraps(job.function)
-    def first(*datasets: Dataset, **values: Any) -> Dataset:
-        return first_dataset(job.function(*datasets, **values))
-
-    tried = Job(function=first, name=f"explain-{job.name}", doc=job.doc)
     # What a job looks at is no result: it may have columns that text has no place for, and is not written.
     loops = inspect.isgenerator(job.build([Dataset(source=source) for source in sampled], parameters))
     settings = replace(options, output_format="text", compression=None)
@@ -95,8 +59,9 @@ def _run_sample(
         for turn in range(2):
             with Session(scheduler="threads", workers=1) as session:
                 result = run(
-                    tried, *sampled, output=None if loops else f"{scratch.folder}/output{turn}", parameters=parameters,
-                    options=settings, start=functools.partial(_given, session), keep_record=False,
+                    up_to_first_yield(job), *sampled, parameters=parameters, options=settings,
+                    output=None if loops else f"{scratch.folder}/output{turn}",
+                    start=functools.partial(_given, session), keep_record=False,
                 )  # fmt: skip
             tallies.append(_tally(result, bytes_of_sources(sampled, options)))
     best = {name: min(each.work_s[name] for each in tallies) for name in tallies[0].work_s}
@@ -129,9 +94,9 @@ def _spent_s(row: TaskRow) -> float:
     return min(row.end - row.start, row.cpu_s + sum(row.seconds.get(part, 0.0) for part in IO_PARTS))
 
 
-def _extrapolate(smaller: _Tried | None, larger: _Tried, whole_bytes: int) -> Trial:
+def _extrapolate(smaller: _Tried, larger: _Tried, whole_bytes: int) -> Trial:
     """Return what a line through two samples says of the whole input; from one sample, all is in proportion."""
-    if smaller is None or smaller.sample_bytes * CONSTANT_BELOW > larger.sample_bytes:
+    if smaller.sample_bytes * CONSTANT_BELOW > larger.sample_bytes:
         smaller = larger
     sizes = smaller.sample_bytes, larger.sample_bytes
     made, taken, work = {}, {}, {}

@@ -98,11 +98,10 @@ def tried(size: int, *, taken: int, made: int, work_s: float) -> _Tried:
         (tried(100, taken=100, made=50, work_s=0.009), tried(500, taken=500, made=50, work_s=0.007), 0.007, 50),
         # the same sample twice: all of the input, or one that cannot be cut
         (tried(500, taken=500, made=5, work_s=0.007), tried(500, taken=500, made=5, work_s=0.007), 0.14, 100),
-        (None, tried(500, taken=500, made=5, work_s=0.007), 0.14, 100),
     ],
 )  # fmt: skip
 def test_a_line_through_two_samples_leads_to_the_whole_input(
-    smaller: _Tried | None, larger: _Tried, work_s: float, made: int
+    smaller: _Tried, larger: _Tried, work_s: float, made: int
 ) -> None:
     found = _extrapolate(smaller, larger, 10_000)
     assert found.work_s["op"] == pytest.approx(work_s)
