@@ -184,9 +184,9 @@ class Session:
         for node in list(self._kept) if nodes is None else nodes:
             self._kept.pop(node, None)
 
-    def count_tasks(self, graph: Graph) -> int:
-        """Return how many of the nodes ``run`` would compute: not those that were kept, nor what only they need."""
-        return len(_needed(graph, self._kept))
+    def needed(self, graph: Graph) -> list[Node]:
+        """Return the nodes that ``run`` would compute: not those that were kept, nor what only they need."""
+        return _needed(graph, self._kept)
 
     def run(self, graph: Graph) -> list[Any]:
         """Return the values of ``graph.outputs``, in order.

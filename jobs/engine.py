@@ -15,6 +15,7 @@ from dag.expand import expand_with_origins
 from dag.graph import Graph, Node
 from dag.rewrite import optimise
 from dag.rewrite_base import Rewritten
+from dag.task import stage_of
 from jobs.lower import Lowering
 from jobs.stage_tasks import metered_graph
 from mapreduce import publish
@@ -51,8 +52,8 @@ class RanGraph:
 class GraphResult:
     """Where the output lies and what it took.
 
-    ``rows`` has one row per task; ``planned_bytes`` of input were to be read, each range once.  ``scheduler`` is where the tasks
-    ran ("threads", "processes" or an address), ``scheduler_reason`` why there.
+    ``rows`` has one row per attempt; ``planned_bytes`` of input were to be read, each range once.  ``scheduler`` is where the
+    tasks ran ("threads", "processes" or an address), ``scheduler_reason`` why there.
     """
 
     run: str
@@ -67,13 +68,17 @@ class GraphResult:
     records: list[Any] | None = field(default=None, repr=False)
 
     @property
+    def done(self) -> tuple[TaskRow, ...]:
+        """One row per task: of a value that was lost with its worker and computed again, the last."""
+        return tuple({(row.stage, row.task): row for row in self.rows if row.outcome == "done"}.values())
+
+    @property
     def counters(self) -> dict[str, int]:
-        """The sum of all tasks' counters."""
+        """The sum of all tasks' counters, of each task once."""
         total: dict[str, int] = {}
-        for row in self.rows:
-            if row.outcome == "done":
-                for name, value in row.counters.items():
-                    total[name] = total.get(name, 0) + value
+        for row in self.done:
+            for name, value in row.counters.items():
+                total[name] = total.get(name, 0) + value
         return total
 
 
@@ -98,7 +103,8 @@ def run(
         scheduler: threads, processes, or the address of a Dask scheduler; by default what suits the job.
         cache_bytes: what may stay in memory between the rounds of a job that decides as it goes; by default all.
         spill: Dask may put values on disk when memory is short.
-        report: called with the number of tasks that a graph has to run when it begins, and again with the row of each task.
+        report: called with the number of tasks that a graph has to run when it begins, and again with the row of each attempt,
+            but not of a task that was done already.
         start: returns workers that are there already and stay, for the first graph; instead of the three before.
         sizes: bytes that operators make, by name, where they are known (``jobs.trial`` measures them); else what they read.
         keep_record: whether `mr runs` shall list it.
@@ -198,6 +204,7 @@ class _Run:
         self.kept: set[Node] = set()
         self.first_row = 0
         self.to_run = 0  # tasks of the last graph
+        self.waited_for: set[tuple[str, int]] = set()  # those of them that are not done
 
     def run(self, output: str | None) -> GraphResult:
         rows: tuple[TaskRow, ...] = ()
@@ -265,7 +272,8 @@ class _Run:
             self.session = self.start(logical, self._tell if self.report else None)
             self.first_row = len(self.session.rows)
         if self.report is not None:
-            self.to_run = self.session.count_tasks(tasks)
+            self.waited_for = {stage_of(node.name) for node in self.session.needed(tasks)}
+            self.to_run = len(self.waited_for)
             self.report(self.to_run, None)
         begin = time.time()
         try:
@@ -283,5 +291,8 @@ class _Run:
         return values
 
     def _tell(self, row: TaskRow) -> None:
-        if self.report is not None:
+        task = row.stage, row.task
+        if self.report is not None and task in self.waited_for:
+            if row.outcome == "done":
+                self.waited_for.remove(task)
             self.report(self.to_run, row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import math
 import os
 import random
@@ -482,6 +483,60 @@ def test_threads_and_processes_write_what_the_store_writes(both: Engines, tmp_pa
         sum(int(line.split("\t")[0]) * len(line.split("\t")[1].split()) for line in found[0])
         == counts.total()
     )
+
+
+DYING_JOB = """
+import os
+import signal
+from mapreduce import Stage, job
+
+def words(offset, line, *, counters):
+    counters["lines"] += 1
+    for word in line.split():
+        yield word, 1
+
+def total(word, counts):
+    try:  # whoever comes first
+        os.close(os.open(FLAG, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        yield word, sum(counts)
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+@job
+def dying(text):
+    return Stage(map=words, reduce=total, partitions=4)(text)
+"""
+
+
+def test_what_was_lost_with_its_worker_and_computed_again_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    mr = MrCommand(tmp_path, monkeypatch, capfd)
+    write(tmp_path / "own.py", DYING_JOB.replace("FLAG", repr(str(tmp_path / "died"))))
+    text = write(tmp_path / "in.txt", text_of(3000, seed=9) + "\n").read_text()
+    ended = mr(
+        "run", "own.py", "in.txt", "-o", "out", "--engine", "dag", "--scheduler", "processes", "--workers", 2,
+        "--split-size", 1000, "--json", "r.json",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    made = b"".join(mr.parts()).decode().splitlines()
+    assert dict(line.split("\t") for line in made) == {
+        word: str(n) for word, n in collections.Counter(text.split()).items()
+    }
+    rows = json.loads((tmp_path / "r.json").read_text())["rows"]
+    done = [(row["stage"], row["task"]) for row in rows if row["outcome"] == "done"]
+    assert len(done) > len(set(done))  # or nothing was computed again, and this shows nothing
+    lines = text.count("\n")
+    assert f"  lines: {lines:,}" in ended.err.splitlines()
+    graph = [line for line in ended.err.splitlines() if line.startswith("graph: ")]
+    assert graph[0] == f"graph: {len(set(done))} tasks"
+    assert sum(line.startswith("graph: done") for line in graph) == 1
+    mapped = next(line.split() for line in ended.err.splitlines() if ".map" in line)
+    maps = len({task for stage, task in done if stage == mapped[0]})
+    assert mapped[1:3] == [str(maps), f"{lines:,}"]
+    logged = mr("log", "last").out
+    assert re.search(rf"{mapped[0]}: {maps} tasks, .* {lines:,} records in", logged)
 
 
 def stumbles(offset: int, line: str) -> Iterator[tuple[str, int]]:

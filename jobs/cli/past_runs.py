@@ -75,13 +75,15 @@ def _print_operators(rows: list[dict[str, Any]]) -> None:
     operators: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         operators.setdefault(row["stage"], []).append(row)
-    for name, done in operators.items():
-        spent = sum(row["end"] - row["start"] for row in done)
-        records = say_count(sum(row["records_in"] for row in done), "record")
+    for name, attempts in operators.items():
+        spent = sum(row["end"] - row["start"] for row in attempts)
+        # A value that was lost with its worker was computed again: one row per task counts.
+        done = {row["task"]: row for row in attempts if row["outcome"] == "done"}
+        records = say_count(sum(row["records_in"] for row in done.values()), "record")
         click.echo(
             f"operator {name}: {say_count(len(done), 'task')}, {spent:.2f} s of one core, {records} in"
         )
-        for row in done:
+        for row in attempts:
             if row["outcome"] != "done":
                 click.echo(
                     f"  task {row['task']}, attempt {row['attempt']} on worker {row['worker']}: "

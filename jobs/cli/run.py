@@ -294,7 +294,9 @@ def task_table(result: GraphResult) -> Table:
     rows: dict[str, list[TaskRow]] = {}
     for row in result.rows:
         rows.setdefault(row.stage, []).append(row)
-    for stage, done in rows.items():
+    all_done = result.done
+    for stage, attempts in rows.items():
+        done = [row for row in all_done if row.stage == stage]
         table.add_row(
             stage,
             str(len(done)),
@@ -302,7 +304,7 @@ def task_table(result: GraphResult) -> Table:
             format_size(sum(row.bytes_in for row in done)),
             format_size(sum(row.shuffle_bytes for row in done)),
             "output" if stage.endswith(".write") else format_size(sum(row.bytes_out for row in done)),
-            f"{sum(row.end - row.start for row in done):.2f} s",
+            f"{sum(row.end - row.start for row in attempts):.2f} s",
         )
     return table
 
