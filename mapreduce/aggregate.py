@@ -223,15 +223,27 @@ def reduce_sorted(
     batches: Iterable[pa.RecordBatch], keys: Sequence[str], aggregates: Sequence[Aggregate]
 ) -> Iterator[pa.RecordBatch]:
     """Fold the groups of sorted batches, also where a group goes on in the next batch."""
+    schema: pa.Schema | None = None
     carried: pa.RecordBatch | None = None
     for batch in batches:
         if batch.num_rows == 0:
             continue
+        schema = schema or batch.schema
+        batch = batch.cast(_carrying(schema, aggregates))
         if carried is not None:
             batch = concat([carried, batch])
         folded = combine_rows(batch, keys, aggregates)
         if folded.num_rows > 1:
-            yield folded.slice(0, folded.num_rows - 1)
+            yield folded.slice(0, folded.num_rows - 1).cast(schema)
         carried = folded.slice(folded.num_rows - 1)
     if carried is not None:
-        yield carried
+        yield carried.cast(schema)
+
+
+def _carrying(schema: pa.Schema, aggregates: Sequence[Aggregate]) -> pa.Schema:
+    """Return the columns of partial rows: floats are added as 64 bits, and rounded to fewer only when a group is whole."""
+    for part in aggregates:
+        at = schema.get_field_index(part.column)
+        if not part.is_exact(schema):
+            schema = schema.set(at, schema.field(at).with_type(pa.float64()))
+    return schema

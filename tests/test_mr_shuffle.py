@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mapreduce.aggregate import Aggregate
+from mapreduce.aggregate import Aggregate, reduce_sorted
 from mapreduce.errors import BadJob, Damaged
 from mapreduce.merge import INPUT_COLUMN, merge
 from mapreduce.order import Order, sort_permutation
@@ -267,6 +267,26 @@ def test_sums_of_floats_have_the_same_bytes_at_any_memory_limit(tmp_path: Path) 
             [[row["weight"].hex() for row in part] for part in merged(runs, shuffle, memory_bytes)]
         )
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_a_sum_of_floats_is_rounded_once_wherever_its_group_was_cut(kind: pa.DataType) -> None:
+    values = np.random.default_rng(4).random(48).astype(kind.to_pandas_dtype())
+    keys = np.repeat([1, 2, 3], [30, 1, 17])
+    batch = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(values, kind)], names=["k", "x"])
+    sums = [0.0, 0.0, 0.0]
+    for key, value in zip(keys.tolist(), values.tolist(), strict=True):  # one after the other, in 64 bits
+        sums[key - 1] += value
+    expected = values.dtype.type(sums).tobytes()
+    cuts = [(at,) for at in range(49)] + [(at, at + 1, at + 2) for at in range(47)] + [tuple(range(49))]
+    for cut in cuts:
+        edges = zip((0, *cut), (*cut, 48), strict=True)
+        folded = list(
+            reduce_sorted([batch.slice(a, b - a) for a, b in edges], ["k"], [Aggregate("x", "sum")])
+        )
+        found = pa.Table.from_batches(folded, batch.schema)
+        assert found.column("k").to_pylist() == [1, 2, 3]
+        assert found.column("x").to_numpy().tobytes() == expected, cut
 
 
 def test_a_group_of_nulls_sums_to_null(tmp_path: Path) -> None:
