@@ -139,7 +139,11 @@ class _Runner:
             self.job, *self.inputs, output=output, parameters=way.parameters, options=self.options,
             pool=self.pool,
         )  # fmt: skip
-        return {"stages": [asdict(stage) for stage in result.stages]}
+        return {
+            "stages": [asdict(stage) for stage in result.stages],
+            "driver_read_bytes": result.driver_read_bytes,
+            "driver_planned_bytes": result.driver_planned_bytes,
+        }
 
     def _run_graph(self, output: str) -> dict[str, Any]:
         from jobs import engine

@@ -53,8 +53,9 @@ def mapreduce_engine(
         replication=replication,
         runs=tuple(_mapreduce_run(each) for each in seen),
         shown=shown,
-        stages=tuple(
-            _mapreduce_stage(name, stage, replication) for name, stage in zip(names, stages, strict=True)
+        stages=(
+            *(_mapreduce_stage(name, stage, replication) for name, stage in zip(names, stages, strict=True)),
+            *_looks(seen[shown]),
         ),
         attempts=tuple(
             _attempt(name, row, began)
@@ -82,7 +83,7 @@ def _mapreduce_run(seen: Seen) -> Run:
         cpu_s=seen.cpu_s,
         input_bytes=sum(row.bytes_in for row in rows),
         output_bytes=sum(row.bytes_out for row in rows),
-        store_read_bytes=sum(row.store_read_bytes for row in rows),
+        store_read_bytes=sum(row.store_read_bytes for row in rows) + seen.facts["driver_read_bytes"],
         store_written_bytes=sum(row.store_written_bytes for row in rows),
         store_physical_bytes=sum(row.store_physical_bytes for row in rows),
         shuffle_bytes=sum(row.shuffle_bytes for row in rows),
@@ -113,6 +114,21 @@ def _mapreduce_stage(name: str, stage: StageReport, replication: int) -> Stage:
             output_bytes=0 if stage.through_store else stage.part_bytes,
         ),
     )
+
+
+def _looks(seen: Seen) -> list[Stage]:
+    """Return what the job itself read of its stages: rows that it asked for, and cut points."""
+    read, planned = seen.facts["driver_read_bytes"], seen.facts["driver_planned_bytes"]
+    if not read and not planned:
+        return []
+    return [
+        Stage(
+            name="looks of the job",
+            tasks=0,
+            measured=StageBytes(input_bytes=read),
+            modelled=StageBytes(input_bytes=planned),
+        )
+    ]
 
 
 def graph_engine(

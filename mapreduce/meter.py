@@ -35,6 +35,8 @@ class Meter:
     store_physical_bytes: int = 0
     shuffle_bytes: int = 0
     moved_bytes: int = 0
+    #: sizes of the datasets of the store that were to be read whole; no column of a row
+    planned_bytes: int = 0
     #: folder of the worker's own disk: what a reduce reads elsewhere has moved
     disk: str = ""
     seconds: dict[str, float] = field(default_factory=dict)

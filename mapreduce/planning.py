@@ -45,9 +45,9 @@ LARGE_PARTITION_BYTES = 128 << 20  # several per worker: a partition's space is 
 class Made:
     """The data behind a dataset: files to read, and their schema if they hold batches.
 
-    What a stage makes has ``parts``, one split for each; ``origin_bytes`` of input went into it, which is what
-    decides how many partitions a stage has that does not say.  An engine that keeps values in memory gives small
-    datasets that a plan depends on as ``values``, and others without any data.
+    What a stage makes has ``parts``, one split for each, of ``stored_bytes`` in all; ``origin_bytes`` of input
+    went into it, which is what decides how many partitions a stage has that does not say.  An engine that keeps
+    values in memory gives small datasets that a plan depends on as ``values``, and others without any data.
     """
 
     source: Source
@@ -55,6 +55,7 @@ class Made:
     parts: int | None = None
     origin_bytes: int = 0
     values: Sequence[pa.RecordBatch] | None = None
+    stored_bytes: int = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read all of it as batches."""
@@ -70,7 +71,10 @@ class Made:
 
     def _counted(self) -> Callable[[int], None]:
         meter = current_meter()
-        return ignore if meter is None else partial(meter.count_read, stored=self.parts is not None)
+        if meter is None:
+            return ignore
+        meter.planned_bytes += self.stored_bytes
+        return partial(meter.count_read, stored=self.parts is not None)
 
     def rows(self) -> list[Any]:
         """Read all of it as what a job sees that asks for it: pairs, or a tuple per row of a batch."""

@@ -75,7 +75,7 @@ class RunResult:
     """Where the output lies and what it took.
 
     ``driver_read_bytes`` are those of intermediates that no attempt read but this process: for a job that looks at results, and
-    for cut points.
+    for cut points; ``driver_planned_bytes`` are the sizes of what it meant to read.
     """
 
     run: str
@@ -83,6 +83,7 @@ class RunResult:
     output: str | None
     seconds: float
     driver_read_bytes: int
+    driver_planned_bytes: int
     stages: tuple[StageReport, ...] = field(repr=False)
     #: of the result, when no output URL was given
     records: list[tuple[Any, Any]] | None = field(default=None, repr=False)
@@ -202,7 +203,7 @@ class _Run:
                 staging.publish()
         return RunResult(
             run=self.begun.run, job=self.begun.job.name, output=output, seconds=self.begun.seconds,
-            driver_read_bytes=self.meter.store_read_bytes,
+            driver_read_bytes=self.meter.store_read_bytes, driver_planned_bytes=self.meter.planned_bytes,
             stages=tuple(self.reports), records=records,
         )  # fmt: skip
 
@@ -263,7 +264,7 @@ class _Run:
         self.reports.append(_stage_report(planned, outcome, begin, time.perf_counter() - began, part_bytes))
         if self.report is not None:
             self.report("done", planned, None)
-        return planned.made
+        return replace(planned.made, stored_bytes=part_bytes)
 
     def _pool(self) -> Pool:
         if self.pool is None:

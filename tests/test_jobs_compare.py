@@ -188,6 +188,28 @@ def test_a_loop_reads_its_side_inputs_as_the_model_says(mr: MrCommand) -> None:
     assert found.mapreduce.run.store_read_bytes == expected
 
 
+def test_cut_points_that_a_job_looks_at_are_read_as_the_model_says(mr: MrCommand) -> None:
+    generate("records", "records.txt", size_bytes=20_000, seed=1)
+    found = compared(
+        mr,
+        "sort",
+        "records.txt",
+        "--workers",
+        2,
+        "--partitions",
+        2,
+        "--no-baseline",
+        "--quiet",
+        "--replication",
+        1,
+    )
+    sample, _, looks = found.mapreduce.stages
+    assert looks.name == "looks of the job"
+    assert looks.measured == looks.modelled
+    assert looks.measured.total == sample.measured.intermediate_bytes > 0
+    assert found.mapreduce.run.store_read_bytes == looks.measured.total
+
+
 def test_a_side_file_is_read_once_by_each_worker_and_once_by_the_graph(mr: MrCommand) -> None:
     rows = [f"{i % 5}\t{i}" for i in range(400)]
     Path("left.csv").write_text("k,v\n" + "".join(row.replace("\t", ",") + "\n" for row in rows))
