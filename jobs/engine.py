@@ -20,9 +20,9 @@ from jobs.lower import Lowering
 from jobs.stage_tasks import metered_graph
 from mapreduce import publish
 from mapreduce.driving import Begun, absolute, drive, recorded
-from mapreduce.errors import JobError
+from mapreduce.errors import BadJob, JobError
 from mapreduce.inputs import Source
-from mapreduce.options import Options
+from mapreduce.options import MOST_WORKERS, Options
 from mapreduce.owed import Owed
 from mapreduce.planning import Made
 from mapreduce.stages import Dataset, Job
@@ -100,7 +100,8 @@ def run(
 
     Args:
         job, inputs, output, parameters, options: as for ``mapreduce.run``; the store is not used.
-        scheduler: threads, processes, or the address of a Dask scheduler; by default what suits the job.
+        scheduler: threads, processes, or the address of a Dask scheduler (else that of ``options``); by default what suits the
+            job.  A cluster has the workers and the memory that it has: there ``options`` only plan for so many workers.
         cache_bytes: what may stay in memory between the rounds of a job that decides as it goes; by default all.
         spill: Dask may put values on disk when memory is short.
         report: called with the number of tasks that a graph has to run when it begins, and again with the row of each attempt,
@@ -110,10 +111,13 @@ def run(
         keep_record: whether `mr runs` shall list it.
 
     Raises:
-        BadJob, MissingInput, OutputExists: before anything was read or written.
+        BadJob, MissingInput, OutputExists: before anything was read or written; BadJob also if ``options`` ask for a cluster and
+            for fewer workers than it has, or for another place than ``scheduler``.
         JobError, dag.GraphError: the run failed; there is no output and nothing is left behind.
     """
     options = options or Options()
+    if options.scheduler is not None:
+        options, scheduler = _all_of_cluster(options, options.scheduler, scheduler)
     with (
         recorded(job, inputs, output, parameters or {}, options, engine="dag", keep=keep_record) as begun,
         ExitStack() as stack,
@@ -137,6 +141,20 @@ def run(
         return _Run(begun=begun, options=options, start=start or open_here, report=report, sizes=sizes).run(
             output
         )
+
+
+def _all_of_cluster(options: Options, address: str, scheduler: str | None) -> tuple[Options, str]:
+    """Return options with as many workers as the cluster has that they name, and its address."""
+    from dag.on_cluster import count_slots
+
+    if scheduler not in (None, address):
+        raise BadJob(f"a graph runs in one place: options say {address}, the scheduler is to be {scheduler}")
+    slots = count_slots(address)
+    if options.workers not in (MOST_WORKERS, slots):
+        raise BadJob(
+            f"a graph takes all {slots} slots of the cluster at {address}, got workers={options.workers}: leave it out"
+        )
+    return replace(options, workers=slots), address
 
 
 def open_session(

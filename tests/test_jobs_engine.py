@@ -23,13 +23,14 @@ from hypothesis import strategies as st
 from mr_command import MrCommand
 
 import mapreduce
+from dag import GraphError
 from dag.task import stage_of
 from jobs.catalog import find_job
 from jobs.engine import GraphResult
 from jobs.engine import run as run_in_memory
 from jobs.explain_graph import explain_graph
 from mapreduce import Dataset, Options, Stage
-from mapreduce.errors import FunctionFailed, JobError
+from mapreduce.errors import BadJob, FunctionFailed, JobError
 from mapreduce.inputs import Source
 
 Both = Callable[..., list[str]]
@@ -705,16 +706,38 @@ def test_a_cluster_runs_a_job_file_that_its_workers_cannot_import(
     write(tmp_path / "in.txt", text_of(300, seed=8))
     there = ["--engine", "dag", "--scheduler", cluster]
     expected = mr.run("own.py:ranked", "in.txt", "--split-size", 200, output="here")
-    assert (
-        mr.run("own.py:ranked", "in.txt", "--split-size", 200, *there, output="there", workers=2) == expected
-    )
+    ended = mr("run", "own.py:ranked", "in.txt", "--split-size", 200, *there, "-o", "there", "--quiet")
+    assert (ended.code, ended.err) == (0, "")
+    assert b"".join(mr.parts("there")).splitlines() == expected
     assert len(expected) == len(set((tmp_path / "in.txt").read_text().split()))
-    ended = mr.fail("own.py:failing", "in.txt", *there, output="none", workers=2)
+    for not_obeyed in (("--workers", 1), ("--memory", "1GB")):
+        ended = mr("run", "own.py:ranked", "in.txt", *there, "-o", "none", *not_obeyed)
+        assert ended.code == 2
+        assert f"{not_obeyed[0]}: a graph takes all slots of the cluster" in ended.err
+    ended = mr("run", "own.py:failing", "in.txt", *there, "-o", "none", "--quiet")
+    assert (ended.code, (tmp_path / "none").exists()) == (1, False)
+    mr.check_nothing_left()
     line, *trace = ended.err.splitlines()
     for part in ("job 'failing'", "stage 'parse'", "in.txt", "record 0", "KeyError: 'missing field'"):
         assert part in line
     assert trace[-1] == "KeyError: 'missing field'"
     assert any("own.py" in shown for shown in trace)
+
+
+def test_the_cluster_that_options_name_is_where_a_graph_runs(cluster: str, tmp_path: Path) -> None:
+    path = str(write(tmp_path / "in.txt", text_of(300, seed=8)))
+    expected = run_in_memory(two_stages, path, options=Options(workers=1))
+    result = run_in_memory(two_stages, path, options=Options(scheduler=cluster, split_bytes=200))
+    assert result.scheduler == cluster
+    assert {row.worker for row in result.rows} == {0, 1}
+    assert result.records == expected.records
+    with pytest.raises(BadJob, match=r"takes all 2 slots of the cluster at .*, got workers=1: leave it out"):
+        run_in_memory(two_stages, path, options=Options(scheduler=cluster, workers=1))
+    with pytest.raises(BadJob, match="one place"):
+        run_in_memory(two_stages, path, options=Options(scheduler=cluster), scheduler="threads")
+    nobody = "tcp://127.0.0.1:1"
+    with pytest.raises(GraphError, match=f"no Dask scheduler answers at {nobody}"):
+        run_in_memory(two_stages, path, options=Options(scheduler=nobody))
 
 
 # -- a plan that is tried on a sample -----------------------------------------------------------

@@ -126,6 +126,11 @@ def run(
             raise click.UsageError(
                 f"{option} goes with --engine mapreduce; a graph uses no store and no such workers"
             )
+    for name in ("workers", "memory"):
+        if engine == "dag" and on_cluster and was_given(name):
+            raise click.UsageError(
+                f"--{name}: a graph takes all slots of the cluster, with the memory that their owner gave them"
+            )
     gc.disable()  # what imports make stays
     # These import little.  The first worker imports the rest while this process does the same.
     from mapreduce.pandas_import import put_off_pandas
