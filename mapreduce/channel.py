@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
+import time
 from collections import deque
 from typing import Any
 
@@ -34,18 +35,31 @@ def receive_frame(connection: socket.socket) -> Any:
     Raises:
         EOFError: the other side is gone.
     """
-    (length,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
-    return pickle.loads(_receive_exactly(connection, length))
+    try:
+        (length,) = _LENGTH.unpack(receive_exactly(connection, _LENGTH.size))
+        return pickle.loads(receive_exactly(connection, length))
+    except ConnectionError as error:
+        raise EOFError(str(error)) from None
 
 
-def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
+def receive_exactly(connection: socket.socket, size: int, deadline: float | None = None) -> bytearray:
+    """Return the next ``size`` bytes of a blocking socket, all of them before ``deadline`` (of ``time.monotonic``).
+
+    Raises:
+        ConnectionError: the other side is gone.
+        TimeoutError: they did not come in time.
+    """
     data = bytearray(size)
     view, filled = memoryview(data), 0
     while filled < size:
+        if deadline is not None:
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
         got = connection.recv_into(view[filled:])
         if not got:
-            raise EOFError("the connection was closed")
+            raise ConnectionError("the connection was closed")
         filled += got
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError("not all that was to come has come in time")
     return data
 
 

@@ -9,45 +9,81 @@ replaced where a slot is free; ``close`` leaves nothing in the scheduler or on t
 from __future__ import annotations
 
 import contextlib
-import hmac
 import json
 import os
 import secrets
 import select
 import socket
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from .channel import Channel
-from .cluster_loop import HELLO_LENGTH, Berth, Hello, hold_worker, keep_alive, wait_until_gone
+from .channel import Channel, receive_exactly
+from .cluster_loop import HELLO_LENGTH, Berth, Hello, hold_worker, wait_until_gone
 from .cluster_machines import Machines, connect
-from .cluster_runs import TOKEN_BYTES, receive_exactly
 from .errors import WorkerFailed
 from .home import home_folder
+from .listening import TOKEN_BYTES, Listener, address_towards
 from .processes import Pool, Worker, describe_end, no_interrupt
 
 SLOT_S = 60.0  # without any worker for so long: the cluster has no room
-_HELLO_S = 20.0
 _LONGEST_HELLO = 1 << 16
 _ASK_EVERY_S = 1.0
 _END_S = 10.0
 _END_NOTICE_S = 1.0  # from the close of a worker's connection to Dask's word on how it ended
-_FAILED_STARTS = 10
+_BRIEFLY_S = 0.02
+_PAUSE_S = 10.0  # between two calls of start: nothing was wanted
+_FAILED_STARTS = 3  # in a row on one Dask worker: it is left out
+
+
+class Notice:
+    """Dask's word on how a lost worker ended; of all that are lost together only the first without one is waited for."""
+
+    def __init__(self) -> None:
+        self._silent_until = 0.0
+
+    def of(self, future: Any) -> dict[str, Any]:
+        """Return the result of the task that held it, or raise what distributed does for one that is lost or not yet done."""
+        silent = time.monotonic() < self._silent_until
+        try:
+            said: dict[str, Any] = future.result(timeout=_BRIEFLY_S if silent else _END_NOTICE_S)
+        except TimeoutError:
+            self._silent_until = time.monotonic() + _END_NOTICE_S
+            raise
+        return said
 
 
 class ClusterWorker(Worker):
     """A worker process on a cluster, as the pool sees it."""
 
-    def __init__(self, hello: Hello, channel: Channel, log: str, future: Any, address: str) -> None:
+    def __init__(
+        self, hello: Hello, channel: Channel, log: str, future: Any, address: str, notice: Notice
+    ) -> None:
         super().__init__(hello.number, channel, log)
         self.hello = hello
         self.future = future
         self.address = address
+        self._notice = notice
         self._printed_bytes = 0
+
+    @property
+    def pid(self) -> int:
+        """Its process id, on its own machine."""
+        return self.hello.pid
+
+    def kill(self) -> None:
+        """Close its connection; the task that holds the process kills it and removes its disk."""
+        self.channel.close()
+
+    def end(self) -> None:
+        """Close its connection, as ``kill`` does."""
+        self.channel.close()
+
+    def remove_stage_files(self, stage: int) -> None:
+        """Have it remove what the maps of a stage left on its disk."""
+        self.channel.send(("forget", stage))
 
     @property
     def ended(self) -> bool:
@@ -57,7 +93,7 @@ class ClusterWorker(Worker):
     def end_description(self) -> str:
         """Say how the process ended, as far as Dask knows."""
         try:
-            ended = self.future.result(timeout=_END_NOTICE_S)
+            ended = self._notice.of(self.future)
         except Exception:  # a time-out, or one of the words that distributed has for a worker that is gone
             return f"was lost with its Dask worker {self.address}"
         unsent = ended["log_bytes"] - self._printed_bytes
@@ -102,34 +138,31 @@ class ClusterPool(Pool):
         self.scheduler = scheduler
         self._shared = shared
         self._client = connect(scheduler)
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
+        self._woken.setblocking(False)
+        self.arrivals = self._woken.fileno()
         try:
-            self._machines = Machines(self._client, scheduler, scratch)
-            slots = self._machines.slots()
-            if not slots:
-                raise WorkerFailed(
-                    f"the Dask scheduler at {scheduler} has no worker; start one with: dask worker {scheduler}"
-                )
-            self._machines.meet(list(slots))
-            self.workers = min(workers or sum(slots.values()), sum(slots.values()))
+            self._machines = Machines(self._client, scheduler, scratch, self._tell)
+            slots = sum(self._machines.slots.values())
+            self.workers = min(workers or slots, slots)
             self._token = secrets.token_bytes(TOKEN_BYTES)
+            self._name = secrets.token_hex(8)  # in the names of our tasks, which everybody sees
             self._futures: dict[int, tuple[str, Any]] = {}  # of tasks that hold a worker, or are about to
             self._waiting: set[int] = set()  # of those, the ones that have not connected
-            self._asked = time.monotonic()
-            self._last_seen = time.monotonic()
+            self._failures: Counter[str] = Counter()  # starts in a row that failed, by Dask worker
+            self._failure = ""  # the last one
+            self._used: set[str] = set()  # Dask workers that were given a task
+            self._notice = Notice()
+            self._asked = self._called = float("-inf")
+            self._last_seen: float | None = None  # when workers began to be wanted, or the last one was there
             self._greeted: deque[tuple[Hello, socket.socket]] = deque()
-            self._wake, self._woken = socket.socketpair()
-            self._woken.setblocking(False)
-            self.arrivals = self._woken.fileno()
-            self._listener = _listen(scheduler)
-            threading.Thread(target=self._accept_forever, daemon=True, name="arrivals").start()
+            self._listener = _listen(self._client, scheduler, self._token, self._greet)
         except BaseException:
             self._client.close(timeout=2)
+            self._wake.close()
+            self._woken.close()
             raise
-
-    @property
-    def processes(self) -> dict[int, int]:
-        """Process ids of the living workers, on their own machines, by worker number."""
-        return {worker.number: worker.hello.pid for worker in self._workers()}
 
     def pids(self) -> dict[str, list[int]]:
         """Return the process ids of the living workers, by the address of the Dask worker that holds them."""
@@ -157,14 +190,21 @@ class ClusterPool(Pool):
         self._look_at_futures()
         missing = min(workers, self.workers) - len(self._living) - len(self._waiting)
         now = time.monotonic()
-        if self._living:
+        if self._living or workers <= 0:
+            self._last_seen = None
+        elif self._last_seen is None or now - self._called > _PAUSE_S:
             self._last_seen = now
-        if missing > 0 and (not self._futures or now - self._asked >= _ASK_EVERY_S):
+        self._called = now
+        if missing > 0 and now - self._asked >= _ASK_EVERY_S:
             self._asked = now
+            self._machines.look()
             self._ask_for(missing)
-        if not self._living and now - self._last_seen > SLOT_S:
+        if self._last_seen is not None and now - self._last_seen > SLOT_S:
             what = "has no slot free" if self._waiting else "has no worker left"
-            raise WorkerFailed(f"the Dask cluster at {self.scheduler} {what}; waited {SLOT_S:.0f} s for one")
+            why = f" ({self._failure})" if self._failure else ""
+            raise WorkerFailed(
+                f"the Dask cluster at {self.scheduler} {what}; waited {SLOT_S:.0f} s for one{why}"
+            )
         return started
 
     def start_all(self) -> None:
@@ -176,13 +216,22 @@ class ClusterPool(Pool):
         deadline = time.monotonic() + SLOT_S
         while len(self._living) < self.workers and time.monotonic() < deadline:
             self.start(self.workers)
+            if self._living and not self._waiting and not any(free > 0 for free in self._free().values()):
+                return  # the others are left out
             select.select([self._woken], [], [], _ASK_EVERY_S)
 
-    def _ask_for(self, missing: int) -> None:
-        slots = self._machines.slots()
-        self._forget_all_but(slots)
+    def _free(self) -> Counter[str]:
+        """Return how many slots are free for us on each Dask worker that can do the work."""
+        slots = self._machines.slots
         free = Counter({address: count for address, count in slots.items() if self._machines.is_fit(address)})
-        free.subtract(address for address, _ in self._futures.values())
+        free.subtract(address for address, _ in self._futures.values() if address in free)
+        return free
+
+    def _ask_for(self, missing: int) -> None:
+        self._forget_all_but(self._machines.slots)
+        free = self._free()
+        if self._failure and not self._living and not self._waiting and self._machines.are_all_out():
+            raise WorkerFailed(f"no worker process could be started: {self._failure}")
         for _ in range(missing):
             address = max(free, key=lambda each: free[each], default="")
             if not address or free[address] < 1:
@@ -190,18 +239,18 @@ class ClusterPool(Pool):
             free[address] -= 1
             number = self._numbers
             self._numbers += 1
-            host, port = self._listener.getsockname()[:2]
             near = address in self._machines.near
             berth = Berth(
-                number=number, address=(host, port), token=self._token, shared=self._shared,
+                number=number, address=self._listener.address, token=self._token, shared=self._shared,
                 environment={"MR_HOME": str(home_folder())} if near else {},
                 folder=os.getcwd() if near else None,
             )  # fmt: skip
             future = self._client.submit(
-                hold_worker, berth, key=f"mapreduce-worker-{self._token[:8].hex()}-{number}", pure=False,
+                hold_worker, berth, key=f"mapreduce-worker-{self._name}-{number}", pure=False,
                 retries=0, workers=[address], allow_other_workers=False,
             )  # fmt: skip
             future.add_done_callback(lambda _: self._tell())
+            self._used.add(address)
             self._futures[number] = (address, future)
             self._waiting.add(number)
 
@@ -212,7 +261,7 @@ class ClusterPool(Pool):
         self._waiting.discard(hello.number)
         address, future = self._futures[hello.number]
         log = os.path.join(self.scratch, f"worker-{hello.number}.log")
-        worker = ClusterWorker(hello, Channel(connection), log, future, address)
+        worker = ClusterWorker(hello, Channel(connection), log, future, address, self._notice)
         self._living[hello.number] = worker
         settings = self.settings(hello.number, hello.folder)
         worker.channel.send(
@@ -221,18 +270,32 @@ class ClusterPool(Pool):
         return [worker]
 
     def _look_at_futures(self) -> None:
-        """Forget the tasks that have ended, and give up when too many did before their worker had come."""
+        """Forget the tasks that have ended, and count those that did before their worker had come."""
         for number, (address, future) in list(self._futures.items()):
             if future.status == "pending":
                 continue
             if number in self._waiting:
                 self._waiting.discard(number)
-                self.start_failures += 1
-                if self.start_failures >= _FAILED_STARTS or (future.status == "error" and not self._living):
-                    text = str(future.exception(timeout=1)) if future.status == "error" else future.status
-                    raise WorkerFailed(f"no worker process could be started on {address}: {text}")
+                text = str(future.exception(timeout=1)) if future.status == "error" else future.status
+                self._count_failure(address, text)
             if number not in self._living:
                 del self._futures[number]  # Dask forgets it too
+
+    def has_started(self, worker: Worker) -> None:
+        """Note that a worker is ready for tasks."""
+        worker.ready = True
+        self._failures.pop(self._futures[worker.number][0], None)
+
+    def failed_to_start(self, worker: Worker, reason: str) -> None:
+        """Note that a worker was lost before it was ready; raises nothing: ``start`` does when nobody is left."""
+        address, _ = self._futures[worker.number]
+        self._count_failure(address, reason)
+
+    def _count_failure(self, address: str, reason: str) -> None:
+        self._failures[address] += 1
+        self._failure = f"on {address}: {reason}"
+        if self._failures[address] >= _FAILED_STARTS:
+            self._machines.leave_out(address, f"Dask worker {address} starts no worker process: {reason}")
 
     def _forget_all_but(self, slots: Mapping[str, int]) -> None:
         """Forget the tasks on Dask workers that are gone; Dask would keep them for one that takes the same address."""
@@ -243,28 +306,12 @@ class ClusterPool(Pool):
                     self._client.cancel([future])
                 del self._futures[number]
 
-    def _accept_forever(self) -> None:
-        while not self.closed:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
-
-    def _greet(self, connection: socket.socket) -> None:
-        """Hear who is there; nothing is unpickled before the token was right."""
-        try:
-            connection.settimeout(_HELLO_S)
-            if not hmac.compare_digest(receive_exactly(connection, TOKEN_BYTES), self._token):
-                raise ConnectionError("another token")
-            (length,) = HELLO_LENGTH.unpack(receive_exactly(connection, HELLO_LENGTH.size))
-            if length > _LONGEST_HELLO or self.closed:
-                raise ConnectionError("not a hello")
-            hello = Hello(**json.loads(receive_exactly(connection, length)))
-            keep_alive(connection)
-        except (OSError, ValueError, TypeError):
-            connection.close()
-            return
+    def _greet(self, connection: socket.socket, deadline: float) -> None:
+        """Hear which worker is there, whose token was right."""
+        (length,) = HELLO_LENGTH.unpack(receive_exactly(connection, HELLO_LENGTH.size, deadline))
+        if length > _LONGEST_HELLO:
+            raise ConnectionError("not a hello")
+        hello = Hello(**json.loads(receive_exactly(connection, length, deadline)))
         self._greeted.append((hello, connection))
         self._tell()
 
@@ -273,16 +320,6 @@ class ClusterPool(Pool):
             self._wake.send(b".")
 
     # --- workers that go ---
-
-    def remove(self, worker: Worker) -> None:
-        """Close a worker's connection; the task that holds its process kills it and removes its disk."""
-        worker.channel.close()
-        self._living.pop(worker.number, None)
-
-    def remove_stage_files(self, stage: int) -> None:
-        """Have the workers remove what the maps of a stage left on their disks."""
-        for worker in self.living():
-            worker.channel.send(("forget", stage))
 
     def close(self) -> None:
         """End all processes and leave the cluster as it was found; a Ctrl-C meanwhile does not stop it."""
@@ -298,7 +335,9 @@ class ClusterPool(Pool):
             # A scheduler that is gone, or a worker that does not answer, must not keep this process.
             with contextlib.suppress(Exception):
                 self._client.cancel([future for _, future in self._futures.values()])
-                self._machines.ask(wait_until_gone, _END_S, self._token, on_error="ignore")
+                self._client.sync(self._machines.look_for_slots)
+                used = [address for address in self._used if address in self._machines.slots]
+                self._machines.ask(wait_until_gone, _END_S, self._token, workers=used)
             self._client.close(timeout=2)
             self._wake.close()
             self._woken.close()
@@ -311,9 +350,14 @@ class ClusterPool(Pool):
         return [worker for worker in self._living.values() if isinstance(worker, ClusterWorker)]
 
 
-def _listen(scheduler: str) -> socket.socket:
-    """Listen where machines that reach the scheduler reach this one."""
-    from distributed.utils import get_ip
-
-    host = urlsplit(scheduler).hostname or "127.0.0.1"
-    return socket.create_server((get_ip(socket.gethostbyname(host)), 0), backlog=512)
+def _listen(
+    client: Any, scheduler: str, token: bytes, greet: Callable[[socket.socket, float], None]
+) -> Listener:
+    """Listen where the scheduler, by the name that it has for itself and for its workers, is reached from this machine."""
+    host = urlsplit(client.scheduler_info()["address"]).hostname or "127.0.0.1"
+    try:
+        return Listener(address_towards(host), token, greet)
+    except OSError as error:
+        raise WorkerFailed(
+            f"cannot listen for the workers of the Dask cluster at {scheduler}, whose scheduler calls itself {host}: {error}"
+        ) from None

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from .listening import call
 from .processes import spawn_worker
 from .scratch import Scratch
 from .tuning import worker_environment
@@ -32,8 +33,6 @@ from .tuning import worker_environment
 CONNECT_S = 20.0
 HELLO_LENGTH = struct.Struct(">I")
 _TAIL_BYTES = 1 << 16
-# A machine that is gone without a word is noticed after about a minute and a half.
-_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +64,7 @@ class Hello:
     host: str
 
     def encode(self) -> bytes:
-        """Return it as it follows the token."""
+        """Return it as it is sent."""
         body = json.dumps(asdict(self)).encode()
         return HELLO_LENGTH.pack(len(body)) + body
 
@@ -105,7 +104,7 @@ def _hold(berth: Berth) -> dict[str, Any]:
     if berth.shared:
         secede()
     try:
-        connection = socket.create_connection(berth.address, CONNECT_S)
+        connection = call(berth.address, berth.token, CONNECT_S)
     except OSError as error:
         where = ":".join(map(str, berth.address))
         raise ConnectionError(
@@ -113,8 +112,6 @@ def _hold(berth: Berth) -> dict[str, Any]:
         ) from None
     with connection, Scratch(dask_worker.local_directory) as scratch:
         connection.settimeout(None)
-        keep_alive(connection)
-        connection.sendall(berth.token)
         folder, log = (os.path.join(scratch.folder, f"worker-{berth.number}{end}") for end in ("", ".log"))
         os.mkdir(folder, mode=0o700)
         leash, held = os.pipe()
@@ -162,15 +159,6 @@ def _wait(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
         poll.poll()
     finally:
         os.close(ended)
-
-
-def keep_alive(connection: socket.socket) -> None:
-    """Have the system notice when the other machine is gone, and send small messages at once."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def look_at(paths: Sequence[str]) -> list[tuple[int, int] | None]:

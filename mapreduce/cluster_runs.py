@@ -1,20 +1,20 @@
 """Run files of a worker on another machine: a thread that gives out bytes of its own runs, and the reader of them.
 
-A connection is for one file: the reader sends the run's token and the path and is told the file's size (-1: not there), then
+A connection (``listening.py``) is for one file: the reader sends the path and is told the file's size (-1: not there), then
 asks for ranges by (offset, size), int64 each, and gets their bytes.  Promises: only files below the worker's own folder are
 given out, and only to who has the token.  Does not: encrypt, or check what it sends (blocks have their own checksums).
 """
 
 from __future__ import annotations
 
-import contextlib
-import hmac
+import functools
 import os
 import socket
 import struct
-import threading
 
-TOKEN_BYTES = 32
+from .channel import receive_exactly
+from .listening import Listener, call
+
 FETCH_TIMEOUT_S = 30.0
 _PATH_LENGTH = struct.Struct(">I")
 _SIZE = struct.Struct(">q")
@@ -29,31 +29,22 @@ def serve_runs(host: str, token: bytes, folder: str) -> None:
     """Give out the runs below ``folder`` from a thread of this process, and have new ones say where that is."""
     global _token, served_at
     _token = token
+    give = functools.partial(_give, os.path.realpath(folder) + os.sep)
     try:
-        listener = socket.create_server((host, 0), backlog=512)
+        listener = Listener(host, token, give)
     except OSError:  # an address by which others know this machine, which it does not know itself
-        listener = socket.create_server(("", 0), backlog=512)
-    served_at = f"{host}:{listener.getsockname()[1]}"
-    root = os.path.realpath(folder) + os.sep
-    threading.Thread(target=_accept_forever, args=(listener, token, root), daemon=True, name="runs").start()
+        listener = Listener("::" if ":" in host else "0.0.0.0", token, give)
+    served_at = f"{host}:{listener.address[1]}"
 
 
-def _accept_forever(listener: socket.socket, token: bytes, root: str) -> None:
-    while True:
-        with contextlib.suppress(OSError):  # too many open files, say: the next one may find room
-            connection, _ = listener.accept()
-            threading.Thread(target=_answer, args=(connection, token, root), daemon=True).start()
-
-
-def _answer(connection: socket.socket, token: bytes, root: str) -> None:
-    with connection, contextlib.suppress(OSError, EOFError):
-        connection.settimeout(FETCH_TIMEOUT_S)
-        if not hmac.compare_digest(receive_exactly(connection, TOKEN_BYTES), token):
-            return
-        (length,) = _PATH_LENGTH.unpack(receive_exactly(connection, _PATH_LENGTH.size))
+def _give(root: str, connection: socket.socket, deadline: float) -> None:
+    """Give out ranges of one file until the reader has closed; readers are not counted, for one opens many files at once."""
+    with connection:
+        (length,) = _PATH_LENGTH.unpack(receive_exactly(connection, _PATH_LENGTH.size, deadline))
         if length > _LONGEST_PATH:
             return
-        path = os.path.realpath(os.fsdecode(bytes(receive_exactly(connection, length))))
+        path = os.path.realpath(os.fsdecode(bytes(receive_exactly(connection, length, deadline))))
+        connection.settimeout(FETCH_TIMEOUT_S)
         try:
             if not path.startswith(root):
                 raise FileNotFoundError(path)
@@ -61,10 +52,11 @@ def _answer(connection: socket.socket, token: bytes, root: str) -> None:
         except OSError:
             connection.sendall(_SIZE.pack(-1))
             return
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with file:
             connection.sendall(_SIZE.pack(os.fstat(file.fileno()).st_size))
-            connection.settimeout(None)  # a reader may compute for long between two ranges
+            connection.settimeout(
+                None
+            )  # a reader may compute for long between two ranges; keep_alive sees it go
             while True:
                 offset, size = _RANGE.unpack(receive_exactly(connection, _RANGE.size))
                 connection.sendfile(file, offset, size)
@@ -79,11 +71,10 @@ class RemoteRun:
 
     def __init__(self, at: str, path: str) -> None:
         host, _, port = at.rpartition(":")
-        self._connection = socket.create_connection((host.strip("[]"), int(port)), FETCH_TIMEOUT_S)
+        self._connection = call((host, int(port)), _token, FETCH_TIMEOUT_S)
         try:
-            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             name = os.fsencode(path)
-            self._connection.sendall(_token + _PATH_LENGTH.pack(len(name)) + name)
+            self._connection.sendall(_PATH_LENGTH.pack(len(name)) + name)
             self.size: int = _SIZE.unpack(receive_exactly(self._connection, _SIZE.size))[0]
             if self.size < 0:
                 raise FileNotFoundError(f"{path} is not there any more")
@@ -112,19 +103,3 @@ class RemoteRun:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
-
-
-def receive_exactly(connection: socket.socket, size: int) -> bytearray:
-    """Return the next ``size`` bytes of a blocking socket.
-
-    Raises:
-        ConnectionError: the other side is gone.
-    """
-    data = bytearray(size)
-    filled = 0
-    while filled < size:
-        got = connection.recv_into(memoryview(data)[filled:])
-        if not got:
-            raise ConnectionError("the connection was closed")
-        filled += got
-    return data

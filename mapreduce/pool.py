@@ -32,7 +32,6 @@ __all__ = [
 ]  # fmt: skip
 
 _START_TIMEOUT_S = 60.0
-_START_FAILURES = 10  # so many workers in a row that never became ready: the machine is at fault
 
 
 def run_stage(
@@ -186,19 +185,15 @@ class _StageRun:
         task, attempt = self.coordinator.running(worker.number) or (None, 0)
         if task is not None:
             self.record(worker, task, attempt, outcome, text)
-        if not worker.ready:
-            self.pool.start_failures += 1
         tail = worker.tail()
         # The coordinator hears of the loss before the files are gone: see Coordinator.task_failed.
         actions = self.coordinator.worker_lost(worker.number, reason, time.monotonic())
         self.remove(worker)
         self.emit(outcome, worker.number, task, attempt, text)
         self.act(actions)
-        if self.pool.start_failures >= _START_FAILURES:
+        if not worker.ready:
             last = f"; it printed: {tail.splitlines()[-1]}" if tail else ""
-            raise errors.WorkerFailed(
-                f"{self.pool.start_failures} workers in a row did not start: {text}{last}"
-            )
+            self.pool.failed_to_start(worker, f"{text}{last}")
 
     def remove(self, worker: Worker) -> None:
         with contextlib.suppress(KeyError, ValueError):
@@ -227,8 +222,7 @@ class _StageRun:
         now = time.monotonic()
         what = message[0]
         if what == "ready":
-            worker.ready = True
-            self.pool.start_failures = 0
+            self.pool.has_started(worker)
             self.act(self.coordinator.worker_joined(worker.number, now))
             return
         if what == "printed":

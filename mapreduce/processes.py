@@ -23,9 +23,11 @@ from types import TracebackType
 from typing import Any
 
 from .channel import Channel
+from .errors import WorkerFailed
 from .tuning import worker_environment
 
 _TAIL_BYTES = 2000
+_START_FAILURES = 10
 # The same sys.path as here, so that a worker imports the same modules.
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[2].split(chr(10)); "
@@ -49,8 +51,25 @@ class Worker:
         self.said: Mapping[str, Any] = {}  # what its last heartbeat told of the attempt
 
     @property
+    def pid(self) -> int:
+        """Its process id, on its own machine."""
+        raise NotImplementedError
+
+    @property
     def ended(self) -> bool:
         """True if the worker has ended."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """Begin to end the worker and all that it started; does not wait."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """End the worker; its disk goes too."""
+        raise NotImplementedError
+
+    def remove_stage_files(self, stage: int) -> None:
+        """Remove what the maps of a stage left on its disk."""
         raise NotImplementedError
 
     def end_description(self) -> str:
@@ -83,6 +102,11 @@ class WorkerProcess(Worker):
         self.folder = folder
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
     def ended(self) -> bool:
         """True if the process has ended; it is not reaped, so its id stays taken and can be signalled."""
         if self.process.returncode is not None:
@@ -97,6 +121,17 @@ class WorkerProcess(Worker):
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill the process and remove its disk."""
+        self.kill()
+        self.process.wait()
+        self.channel.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def remove_stage_files(self, stage: int) -> None:
+        """Remove what the maps of a stage left on its disk."""
+        shutil.rmtree(os.path.join(self.folder, f"stage-{stage}"), ignore_errors=True)
 
     def end_description(self) -> str:
         """Say how the process ended, waiting a moment for one that is just ending, and reap it."""
@@ -183,7 +218,7 @@ class Pool:
         self._living: dict[int, Worker] = {}
         self._numbers = 0
         self.stages = 0
-        self.start_failures = 0
+        self._start_failures = 0
         self.closed = False
         self.scheduler: str | None = None  # of workers that are not on this machine
         #: a descriptor that can be read when ``start`` has a worker to return that was asked for earlier
@@ -200,11 +235,7 @@ class Pool:
     @property
     def processes(self) -> dict[int, int]:
         """Process ids of the living workers, by worker number."""
-        return {
-            number: worker.process.pid
-            for number, worker in self._living.items()
-            if isinstance(worker, WorkerProcess)
-        }
+        return {number: worker.pid for number, worker in self._living.items()}
 
     def start(self, workers: int) -> list[Worker]:
         """Start processes until ``workers`` (at most the pool's own number) are there; return the new ones.
@@ -258,19 +289,29 @@ class Pool:
         return self._living.get(worker.number) is worker
 
     def remove(self, worker: Worker) -> None:
-        """Kill a worker and remove its disk."""
-        assert isinstance(worker, WorkerProcess)
-        worker.kill()
-        worker.process.wait()
-        worker.channel.close()
+        """End a worker; its disk goes too."""
+        worker.end()
         self._living.pop(worker.number, None)
-        shutil.rmtree(worker.folder, ignore_errors=True)
 
     def remove_stage_files(self, stage: int) -> None:
         """Remove what the maps of a stage left on the workers' disks."""
         for worker in self.living():
-            assert isinstance(worker, WorkerProcess)
-            shutil.rmtree(os.path.join(worker.folder, f"stage-{stage}"), ignore_errors=True)
+            worker.remove_stage_files(stage)
+
+    def has_started(self, worker: Worker) -> None:
+        """Note that a worker is ready for tasks."""
+        worker.ready = True
+        self._start_failures = 0
+
+    def failed_to_start(self, worker: Worker, reason: str) -> None:
+        """Note that a worker was lost before it was ready.
+
+        Raises:
+            WorkerFailed: so many in a row were that the machine is at fault.
+        """
+        self._start_failures += 1
+        if self._start_failures >= _START_FAILURES:
+            raise WorkerFailed(f"{self._start_failures} workers in a row did not start: {reason}")
 
     def check_sees(self, urls: Sequence[str]) -> None:
         """Refuse files that a worker has no access to, as BadJob; there are none on this machine."""
@@ -290,7 +331,6 @@ class Pool:
         self.closed = True
         with no_interrupt():
             for worker in self.living():
-                assert isinstance(worker, WorkerProcess)
                 worker.kill()  # all at once, before waiting for any
             for worker in self.living():
                 self.remove(worker)

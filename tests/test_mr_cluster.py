@@ -459,8 +459,9 @@ def test_only_runs_are_given_out_and_only_with_the_token(
 def test_a_stranger_is_not_heard(cluster: StartedCluster, tmp_path: Path) -> None:
     with open_pool(cluster.address, str(tmp_path)) as pool:
         come(pool, 2)
-        host, port = pool._listener.getsockname()
-        with socket.create_connection((host, port)) as stranger:
-            stranger.sendall(b"x" * 32)
+        with socket.create_connection(pool._listener.address) as stranger:
+            stranger.sendall(b"x" * 64)
+            stranger.settimeout(20)
+            assert len(stranger.recv(1 << 10)) == 64  # its own number and proof
             assert stranger.recv(1) == b""  # closed, and nothing of it was read as a message
         assert len(pool.living()) == 2
