@@ -24,7 +24,7 @@ class Options:
         plan_for: splits and partitions are planned for so many workers, by default those that there are; a plan made for
             others gives other last digits to sums of floats.
         partitions: reduce tasks of stages that do not say; chosen from the input's size otherwise.
-        memory_bytes: per worker process.
+        memory_bytes: per worker process; below 256 MiB a ``combine`` of floats may give other last digits.
         split_bytes: largest piece of input for one map task.
         store: URL of the folder for intermediates, any that fsspec knows.
         store_options: for the store's filesystem, such as ``{"replication": 1}``.

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     help="Worker processes; 0 runs all in this one. [default: cores; of a cluster its slots]",
 )  # fmt: skip
 @click.option("--partitions", type=click.IntRange(min=1), help="Reduce tasks of stages that do not say.")
-@click.option("--memory", type=Size(), default="2GB", show_default=True, help="Per worker process.")
+@click.option(
+    "--memory", type=Size(), default="2GB", show_default=True,
+    help="Per worker process; below 256MiB a combine of floats may give other last digits.",
+)  # fmt: skip
 @click.option("--split-size", type=Size(), default="64MiB", show_default=True, help="Input of one map task.")
 @click.option("--store", default="gfs://", show_default=True, help="Where intermediates go; any fsspec URL.")
 @click.option("--replication", type=click.IntRange(min=1), help="Copies of each chunk in a gfs:// store.")
