@@ -78,7 +78,7 @@ class Machines:
 
     def are_all_out(self) -> bool:
         """Tell whether every Dask worker is left out for as long as it lives."""
-        return all(self._again_at.get(address) == _NEVER for address in self.slots)
+        return bool(self.slots) and all(self._again_at.get(each) == _NEVER for each in self.slots)
 
     def leave_out(self, address: str, problem: str) -> None:
         """Leave a Dask worker out for as long as it lives."""

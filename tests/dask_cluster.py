@@ -48,11 +48,11 @@ class StartedCluster:
 
 
 @contextmanager
-def started_cluster(folder: str, **environment: str) -> Iterator[StartedCluster]:
-    """Start a scheduler; its workers will have their disks in ``folder``."""
+def started_cluster(folder: str, *, host: str = "127.0.0.1", **environment: str) -> Iterator[StartedCluster]:
+    """Start a scheduler that listens at ``host``; its workers will have their disks in ``folder``."""
     settings: dict[str, Any] = {"stdout": subprocess.DEVNULL, "cwd": "/", "text": True}
     scheduler = subprocess.Popen(
-        [*_DASK, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"],
+        [*_DASK, "scheduler", "--host", host, "--port", "0", "--no-dashboard"],
         stderr=subprocess.PIPE, env={**os.environ, **environment}, **settings,
     )  # fmt: skip
     cluster = None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from mapreduce import Options, Stage, cluster_runs, job, total
 from mapreduce.cluster import ClusterPool
 from mapreduce.cluster_runs import RemoteRun, serve_runs
 from mapreduce.errors import BadJob, FunctionFailed, WorkerFailed
+from mapreduce.listening import STRANGERS, Listener, address_towards, call
 from mapreduce.pool import AttemptRow
 from mapreduce.scratch import Scratch
 
@@ -47,8 +51,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedCluster
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedCluster]:
-    """A cluster of one Dask worker with two threads."""
-    with started_cluster(str(tmp_path_factory.mktemp("wide"))) as started:
+    """A cluster of one Dask worker with two threads; its scheduler can be reached from other machines."""
+    with started_cluster(str(tmp_path_factory.mktemp("wide")), host="") as started:
         started.add_workers(1, threads=2)
         yield started
 
@@ -62,8 +66,11 @@ def text(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test: nothing on the workers' disks, no task of ours in the scheduler."""
+    """After each test: nothing on the workers' disks, no task of ours in the scheduler, nobody who listens for workers."""
     yield
+    while opened:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(opened.pop()._listener.address)
     if "cluster" in request.fixturenames:
         from distributed import Client
 
@@ -78,8 +85,13 @@ def left_on(started: StartedCluster) -> list[Path]:
     return [path for path in Path(started.folder).rglob("*") if path.name.startswith("mrdag-")]
 
 
+opened: list[ClusterPool] = []
+
+
 def open_pool(address: str, scratch: str) -> ClusterPool:
-    return ClusterPool(address, memory_bytes=256 << 20, scratch=scratch)
+    pool = ClusterPool(address, memory_bytes=256 << 20, scratch=scratch)
+    opened.append(pool)
+    return pool
 
 
 def run_both(name: Any, text: Any, tmp_path: Path, scheduler: str, **options: Any) -> list[AttemptRow]:
@@ -242,13 +254,91 @@ def test_a_dask_worker_of_two_threads_holds_two_workers_and_no_more(
 
 def come(pool: ClusterPool, count: int, every_s: float = 60) -> None:
     """Wait for workers."""
-    import select
-
     assert pool.arrivals is not None
     while len(pool.living()) < count:
         pool.start(count)
         if len(pool.living()) < count:
             assert select.select([pool.arrivals], [], [], every_s)[0] or every_s < 1
+
+
+def test_a_dask_worker_that_is_broken_or_silent_is_left_out_and_the_others_do_the_job(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def count(text: Any) -> Any:
+        return Stage(map=words, combine=total, reduce=total)(text)
+
+    def lose_disk(dask_worker: Any) -> str:
+        shutil.rmtree(dask_worker.local_directory)
+        Path(dask_worker.local_directory).touch()
+        return str(dask_worker.address)
+
+    from distributed import Client
+
+    monkeypatch.setattr("mapreduce.cluster_machines._ANSWER_S", 2.0)
+    monkeypatch.setattr("mapreduce.cluster_machines._AGAIN_S", 0.1)
+    disk = tmp_path / "dask"
+    disk.mkdir()
+    scratches = iter(str(tmp_path / f"scratch{number}") for number in range(2))
+    with started_cluster(str(disk)) as started, Client(started.address, set_as_default=False) as client:
+        started.add_workers(1)
+        (broken,) = client.run(lose_disk).values()
+        started.add_workers(1)
+        os.mkdir(scratch := next(scratches))
+        with open_pool(started.address, scratch) as pool:
+            pool.start_all()  # not for ever: one of two comes
+            assert len(pool.living()) == 1
+            assert f"Dask worker {broken} starts no worker process" in caplog.text
+            result = mapreduce.run(count, text, options=Options(split_bytes=SPLIT_BYTES), pool=pool)
+            assert dict(result.records or []) == Counter(TEXT.split())
+            # One that comes later and does not answer at first.
+            command = started.add_workers(1)
+            children = psutil.Process(command.pid).children(recursive=True)
+            for child in children:
+                child.suspend()
+            began = time.monotonic()
+            while "did not answer in 2 s" not in caplog.text:
+                before = time.monotonic()
+                pool.start(2)
+                assert time.monotonic() - before < 1.5  # the driver's loop goes on
+                assert time.monotonic() - began < 60
+                select.select([pool.arrivals or 0], [], [], 0.2)
+            for child in children:
+                child.resume()
+            come(pool, 2, every_s=0.5)
+            assert len(pool.pids()) == 2
+        for address in client.scheduler_info()["workers"]:
+            if address != broken:
+                client.run(lose_disk, workers=[address])
+        os.mkdir(scratch := next(scratches))
+        with (
+            open_pool(started.address, scratch) as pool,
+            pytest.raises(WorkerFailed, match=r"no worker process could be started: on tcp://.*(not|Not)"),
+        ):
+            come(pool, 1, every_s=0.5)
+
+
+def test_the_pool_listens_where_the_scheduler_is_reached_from_other_machines(
+    wide: StartedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, port = wide.address.rpartition(":")
+    host = wide.address.removeprefix("tcp://").removesuffix(f":{port}")
+    if host.startswith("127."):
+        pytest.skip("this machine has no address of its own but loopback")
+    monkeypatch.setattr("mapreduce.cluster.SLOT_S", 0.0)
+    with open_pool(f"tcp://127.0.0.1:{port}", str(tmp_path)) as pool:
+        assert pool._listener.address[0] == host
+        pool.start(1)  # the time in which a slot must come free has only begun
+        from distributed import Client
+
+        with Client(wide.address, set_as_default=False) as client:
+            keys = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+        (key,) = [key for key in keys if "mapreduce" in str(key)]
+        assert pool._token[:4].hex() not in key  # everybody sees the names of tasks
+
+
+def test_a_cluster_that_encrypts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WorkerFailed, match=r"tls://127.0.0.1:1 is a cluster that encrypts"):
+        open_pool("tls://127.0.0.1:1", str(tmp_path))
 
 
 def test_workers_end_when_their_driver_is_killed(cluster: StartedCluster, tmp_path: Path) -> None:
@@ -422,7 +512,11 @@ def test_runs_on_another_disk_are_fetched_and_files_that_only_the_driver_has_are
 
 
 @pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
+def served(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Mapping[str, Any]:
+    if getattr(request, "param", "") == "::1":
+        needs_ipv6()
     folder = tmp_path / "runs"
     folder.mkdir()
     data = np.random.default_rng(1).bytes(3_000_000)
@@ -430,8 +524,73 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]
     (tmp_path / "secret").write_bytes(b"not of this worker")
     monkeypatch.setattr(cluster_runs, "_token", b"")
     monkeypatch.setattr(cluster_runs, "served_at", "")
-    serve_runs("127.0.0.1", b"t" * 32, str(folder))
+    serve_runs(getattr(request, "param", "127.0.0.1"), b"t" * 32, str(folder))
     return {"at": cluster_runs.served_at, "path": str(folder / "run"), "data": data}
+
+
+def needs_ipv6() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_only_both_who_have_the_token_speak_to_each_other(host: str) -> None:
+    if host == "::1":
+        needs_ipv6()
+    assert address_towards(host) == host
+    listener = Listener(host, b"t" * 32, lambda connection, _: connection.sendall(b"welcome"))
+    with call(listener.address, b"t" * 32, 20) as connection:
+        assert connection.recv(7) == b"welcome"
+    with pytest.raises(ConnectionError, match="does not have the token"):
+        call(listener.address, b"u" * 32, 20)
+    with socket.create_connection(listener.address) as stranger:
+        listener.close()
+        with suppress(ConnectionResetError):  # it may not have been accepted yet
+            assert stranger.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(listener.address)
+
+
+def test_strangers_who_say_nothing_keep_nobody_out_also_where_files_run_out() -> None:
+    script = (
+        "import os, resource, sys, threading\n"
+        "from mapreduce.listening import Listener\n"
+        "files = int(sys.argv[1]) + len(os.listdir('/proc/self/fd'))\n"
+        "serve = lambda connection, _: connection.sendall(b'welcome')\n"
+        "listener = Listener('127.0.0.1', b't' * 32, serve)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))\n"
+        "print(listener.address[1], flush=True)\n"
+        "sys.stdin.read(1)\n"
+        "print(threading.active_count(), flush=True)\n"
+    )
+    for files in (12, 1000):
+        with subprocess.Popen(
+            [sys.executable, "-c", script, str(files)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            address = "127.0.0.1", int(process.stdout.readline())
+            strangers = [socket.create_connection(address) for _ in range(STRANGERS + 6)]
+            with call(address, b"t" * 32, 20) as connection:
+                assert connection.recv(7) == b"welcome"
+            print("x", file=process.stdin, flush=True)
+            assert int(process.stdout.readline()) <= STRANGERS + 3
+            for stranger in strangers:
+                stranger.close()
+
+
+@pytest.mark.parametrize("served", ["::1"], indirect=True)
+def test_runs_are_fetched_over_ipv6(served: Mapping[str, Any]) -> None:
+    run = RemoteRun(served["at"], served["path"])
+    buffer = bytearray(1000)
+    assert run.read_into(memoryview(buffer), 5) == 1000
+    assert buffer == served["data"][5:1005]
+    run.close()
 
 
 def test_ranges_of_a_remote_run_are_those_of_the_file(served: Mapping[str, Any]) -> None:
