@@ -124,7 +124,7 @@ class _Runner:
             return self._run(output)
         from jobs.compare_cluster import watching_cluster
 
-        pids = None if self.pool is None else self.pool.pids()
+        pids = None if self.pool is None else self.pool.pids
         with watching_cluster(self.client, pids) as used:
             facts = self._run(output)
         return {**facts, "cluster": used}
