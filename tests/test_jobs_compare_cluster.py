@@ -132,7 +132,7 @@ def test_each_engine_is_seen_without_the_other(cluster: StartedCluster, client: 
             with watching_cluster(client, chosen, renew_s=RENEW_S) as found:
                 listed = client.run(watched)
             assert list(listed.values()) == [expected]
-                assert found.largest_bytes > 0
+            assert found.largest_bytes > 0
     assert watches(client) == {(0, 0)}
 
 
