@@ -25,7 +25,10 @@ demo: $(VENV)/.installed
 	$(BIN)/mr head -n 10 demo-data/counts
 	$(BIN)/mr cat demo-data/top
 	$(BIN)/mr generate points demo-data/points.csv --size 10MB --seed 1
-	$(BIN)/mr compare gradient demo-data/points.csv -p iterations=10 --runs 3 --report demo-data/report.html
+	$(BIN)/mr compare gradient demo-data/points.csv -p iterations=10 --runs 5 --report demo-data/report.html
+	@echo
+	@echo "The report: $(CURDIR)/demo-data/report.html (open it in a browser)"
+	@echo "To go on by hand:  . $(BIN)/activate; export MR_HOME=$(MR_HOME)"
 
 test: $(VENV)/.installed lint types unit
 
