@@ -161,14 +161,14 @@ def _wait(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
         os.close(ended)
 
 
-def look_at(paths: Sequence[str]) -> list[tuple[int, int] | None]:
-    """Return (inode, time of last change) of paths as this machine sees them, None for those that are not there."""
-    found: list[tuple[int, int] | None] = []
+def look_at(paths: Sequence[str]) -> list[tuple[int, int, int] | None]:
+    """Return (inode, time of last change, size) of paths as this machine sees them, None for those that are not there."""
+    found: list[tuple[int, int, int] | None] = []
     for path in paths:
         try:
             info = os.stat(path)
         except OSError:
             found.append(None)
         else:
-            found.append((info.st_ino, info.st_mtime_ns))
+            found.append((info.st_ino, info.st_mtime_ns, info.st_size))
     return found

@@ -7,12 +7,13 @@ later, one of another version is left out for good, and a warning of the log say
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import platform
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -88,7 +89,9 @@ class Machines:
     def check_see(self, urls: Sequence[str]) -> None:
         """Refuse files that a worker on another machine has no access to, for this run and those after it.
 
-        A local path may lie on a filesystem that all machines share: then they see the same file there.
+        A local path may lie on a filesystem that all machines share: then they see the same file there, by inode, time and
+        size; where something is still to be made they see a file that was made for this question (machines of one image
+        have the same folders, and a file made in one of them is not in the others).
 
         Raises:
             BadJob: a local path is another one there, or not there, or a chunk store is only here.
@@ -98,7 +101,7 @@ class Machines:
         self._seeing = set(self.near)
         self._again_at = {address: at for address, at in self._again_at.items() if at == _NEVER}
         far = [address for address in self._met - self.near if address in self.slots]
-        problems = self._client.sync(self._blindness_of_all, far)
+        problems = self._client.sync(self._blindness_of_all, far) if far else {}
         for problem in problems.values():
             if isinstance(problem, BadJob):
                 raise problem
@@ -155,7 +158,10 @@ class Machines:
         try:
             if address not in self._met:
                 await self._meet(address)
-            problem = None if address in self.near else await self._blindness_of(address, needed)
+            problem = None
+            if address not in self.near:
+                with _paths_of(needed) as paths:
+                    problem = await self._blindness_of(address, needed, paths)
         except WorkerFailed as error:
             self._leave_out(address, str(error), _NEVER, say=say)
         except Exception as error:  # a time-out, or it is gone again
@@ -191,23 +197,23 @@ class Machines:
         self._met.add(address)
 
     async def _blindness_of_all(self, addresses: Sequence[str]) -> dict[str, BadJob | str | None]:
-        async def one(address: str) -> BadJob | str | None:
+        async def one(address: str, paths: Mapping[str, str]) -> BadJob | str | None:
             try:
-                return await self._blindness_of(address, self._needed)
+                return await self._blindness_of(address, self._needed, paths)
             except Exception as error:
                 return self._silence(address, error)
 
-        return dict(zip(addresses, await asyncio.gather(*map(one, addresses)), strict=True))
+        with _paths_of(self._needed) as paths:
+            found = await asyncio.gather(*(one(address, paths) for address in addresses))
+        return dict(zip(addresses, found, strict=True))
 
-    async def _blindness_of(self, address: str, urls: Sequence[str]) -> BadJob | None:
-        """Return the error for what a Dask worker does not see of the files that these URLs name."""
-        paths: dict[str, str] = {}
+    async def _blindness_of(
+        self, address: str, urls: Sequence[str], paths: Mapping[str, str]
+    ) -> BadJob | None:
+        """Return the error for what a Dask worker does not see of what these URLs name: ``paths``, as of ``_paths_of``."""
         for url in urls:
-            protocol, _, path = url.rpartition("://")
-            if protocol == "gfs":
+            if url.startswith("gfs://"):
                 return BadJob(f"{url} is a chunk store on this machine, {_elsewhere(address)}")
-            if protocol in ("", "file", "local"):
-                paths[_existing(os.path.abspath(path))] = url
         other: list[str] = []
         for _ in range(3 if paths else 0):  # somebody else may be writing into a folder just now
             here, there = look_at(list(paths)), await self._ask(address, look_at, list(paths))
@@ -255,6 +261,30 @@ def connect(scheduler: str) -> Any:
         return Client(scheduler, set_as_default=False, timeout=CONNECT_S)
     except (OSError, ValueError) as error:
         raise WorkerFailed(f"no Dask scheduler answers at {scheduler}: {error}") from None
+
+
+@contextlib.contextmanager
+def _paths_of(urls: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Give the local paths to look at for URLs, with their URLs; for what is to be made, a new file where it will be made."""
+    paths: dict[str, str] = {}
+    marks: dict[str, str] = {}  # by folder
+    try:
+        for url in urls:
+            protocol, _, path = url.rpartition("://")
+            if protocol not in ("", "file", "local"):
+                continue
+            path = os.path.abspath(path)
+            found = _existing(path)
+            if found not in marks and found != path and not any(sign in path for sign in "*?["):
+                mark = os.path.join(found, f".mrdag-seen-{secrets.token_hex(8)}")
+                with contextlib.suppress(OSError), open(mark, "xb"):  # else it is compared as what is there
+                    marks[found] = mark
+            paths[found] = url
+        yield {marks.get(path, path): url for path, url in paths.items()}
+    finally:
+        for mark in marks.values():
+            with contextlib.suppress(OSError):
+                os.unlink(mark)
 
 
 def _existing(path: str) -> str:

@@ -503,6 +503,15 @@ def test_runs_on_another_disk_are_fetched_and_files_that_only_the_driver_has_are
         options = Options(scheduler=started.address, store=str(tmp_path / "store"))
         with pytest.raises(BadJob, match=r"mine.txt is a file of this machine, and Dask worker tcp"):
             mapreduce.run(ranked, str(mine), options=options)
+        with pytest.raises(BadJob, match=r"out is a file of this machine, and Dask worker tcp"):
+            mapreduce.run(ranked, text, output=str(temporary / "out"), options=options)
+        assert [path for folder in (temporary, tmp_path) for path in folder.glob(".mrdag-*")] == []
+        with Scratch() as scratch, open_pool(started.address, scratch.folder) as pool:
+            with pytest.raises(BadJob, match=r"mine.txt is a file of this machine"):
+                pool.check_sees([str(mine)])
+            pool.check_sees([text])  # files are those of a run: the next one has others
+            pool.start_all()
+            assert len(pool.living()) == 2
         other = tmp_path / "other" / "mrdag-9.9.dist-info"
         other.mkdir(parents=True)
         (other / "METADATA").write_text("Metadata-Version: 2.1\nName: mrdag\nVersion: 9.9\n")
