@@ -1,4 +1,4 @@
-"""Where the time of all workers went: wall time x workers, cut into parts with nothing left over.
+"""Where the time of all workers went: wall time x workers, cut into parts with nothing left over and nothing twice.
 
 An attempt's own seconds come from its row.  The time in which a worker has no task is *idle* as long as no task is ready for
 it (the others are still at work before a barrier, or there are fewer tasks than workers), and *scheduling* from the moment
@@ -54,7 +54,8 @@ def break_down(
 ) -> tuple[dict[str, float], ...]:
     """Return the seconds of each worker for each of ``PARTS``; those of one worker sum to ``ended - began``.
 
-    ``phases`` are the (begin, end) in which tasks could run, in order.  What lies outside of [began, ended] is cut off.
+    ``phases`` are the (begin, end) in which tasks could run, in order.  What lies outside of [began, ended] is cut off.  A worker
+    does one thing at a time; should rows say otherwise, each counts whole, and the sum is too large by what they overlap.
 
     Raises:
         ValueError: the run ended before it began, or there is no worker.
@@ -122,11 +123,11 @@ def _of_worker(
     parts = dict.fromkeys(PARTS, 0.0)
     now = began
     for span in spans:
-        start = min(max(span.start, now), ended)
+        start = min(max(span.start, began), ended)
         end = min(max(span.end, start), ended)
         _add_gap(parts, now, start, span.ready, phases)
         _add_attempt(parts, end - start, span.seconds)
-        now = end
+        now = max(now, end)
     _add_gap(parts, now, ended, math.inf, phases)
     return parts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ def test_the_parts_sum_to_wall_time_times_workers_and_none_is_negative(
     given_spans: list[Span], workers: int, edges: list[float]
 ) -> None:
     edges = sorted(edges)
+    given_spans = one_at_a_time(given_spans, workers)
     phases = list(zip(edges[::2], edges[1::2], strict=False))
     found = break_down(given_spans, began=0.0, ended=100.0, workers=workers, phases=phases)
     assert len(found) == workers
@@ -45,6 +46,30 @@ def test_the_parts_sum_to_wall_time_times_workers_and_none_is_negative(
         assert min(parts.values()) >= 0
         assert math.isclose(math.fsum(parts.values()), 100.0, rel_tol=1e-9)
     assert math.isclose(math.fsum(total(found).values()), 100.0 * workers, rel_tol=1e-9)
+
+
+def one_at_a_time(given_spans: list[Span], workers: int) -> list[Span]:
+    """Return the spans moved behind each other, as those of one worker are, and no more workers than there are."""
+    free: dict[int, float] = {}
+    placed = []
+    for span in sorted(given_spans, key=lambda span: span.start):
+        worker = span.worker % workers
+        start = max(span.start, free.get(worker, -math.inf))
+        free[worker] = start + span.end - span.start
+        placed.append(replace(span, worker=worker, start=start, end=free[worker]))
+    return placed
+
+
+def test_what_overlaps_on_one_worker_makes_the_sum_too_large_by_as_much() -> None:
+    def parts(*given: tuple[float, float]) -> dict[str, float]:
+        spans = [Span(worker=0, start=start, end=end, ready=0) for start, end in given]
+        (found,) = break_down(spans, began=0, ended=10, workers=1, phases=[(0, 10)])
+        return found
+
+    assert parts((1, 4), (4, 8))["compute"] == 7
+    assert math.fsum(parts((1, 4), (4, 8)).values()) == 10
+    assert parts((1, 4), (3, 8), (5, 6))["compute"] == 3 + 5 + 1
+    assert math.fsum(parts((1, 4), (3, 8), (5, 6)).values()) == 10 + 1 + 1
 
 
 def row(kind: str, task: int, worker: int, start: float, end: float, **more: object) -> AttemptRow:
