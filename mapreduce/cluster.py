@@ -326,6 +326,7 @@ class ClusterPool(Pool):
         if self.closed:
             return
         self.closed = True
+        self._machines.close()
         with no_interrupt():
             for worker in self.living():
                 self.remove(worker)

@@ -49,6 +49,7 @@ class Machines:
         self._needed: Sequence[str] = ()  # URLs that every worker of the run must see
         self._again_at: dict[str, float] = {}  # when to ask again those that are left out
         self._told: dict[str, str] = {}  # why they are
+        self._closed = False
         self._looking = False
         self._asking: set[str] = set()
         self._mark = os.path.join(scratch, f"seen-{secrets.token_hex(8)}")
@@ -85,6 +86,10 @@ class Machines:
         """Leave a Dask worker out for as long as it lives."""
         self._met.discard(address)
         self._leave_out(address, problem, _NEVER, say=True)
+
+    def close(self) -> None:
+        """Say nothing more of Dask workers that do not answer."""
+        self._closed = True
 
     def check_see(self, urls: Sequence[str]) -> None:
         """Refuse files that a worker on another machine has no access to, for this run and those after it.
@@ -236,7 +241,7 @@ class Machines:
         self._again_at[address] = time.monotonic() + for_s
         if self._told.get(address) != problem:
             self._told[address] = problem
-            if say:
+            if say and not self._closed:
                 _log.warning("%s; the work is done without it", problem)
 
     def _silence(self, address: str, error: Exception) -> str:

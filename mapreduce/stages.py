@@ -1,8 +1,7 @@
 """A job, written once: stages applied to datasets.
 
-Calling a ``Stage`` on datasets gives a ``Dataset``, a handle that has not been computed.
-The stages that can be reached from the dataset a job returns *are* the plan; nothing here
-reads a file or starts a process.  A runner decides where each handle's data lies.
+Calling a ``Stage`` on datasets gives a ``Dataset``, a handle that has not been computed.  The stages that can be reached from the
+dataset a job returns *are* the plan; nothing here reads a file or starts a process.  A runner decides where the data lies.
 """
 
 from __future__ import annotations
@@ -209,18 +208,8 @@ class Stage:
     def functions(self) -> Iterator[Callable[..., Any]]:
         """Every function of the user's in this stage."""
         yield from (f for f in self.maps() if f is not None)
-        for part in (
-            self.combine,
-            self.fold,
-            self.reduce,
-            self.reduce_stream,
-            self.reduce_batch,
-            self.setup,
-            self.teardown,
-            self.map_end,
-        ):
-            if part is not None:
-                yield part
+        reducing = (self.combine, self.fold, self.reduce, self.reduce_stream, self.reduce_batch)
+        yield from (f for f in (*reducing, self.setup, self.teardown, self.map_end) if f is not None)
 
     def asking_for(self, name: str) -> frozenset[str]:
         """Return the kinds of tasks, of "map" and "reduce", that have a function which asks for ``name``."""
