@@ -1,13 +1,17 @@
 """Sizes as people write them: ``1GB`` is 10**9 bytes, ``1GiB`` is 2**30.
 
 Letters are decimal as in the SI, an ``i`` makes them binary; nothing is rounded behind the user's back.  What is shown is
-decimal, with three digits: kB, MB, GB.  ``dag.units`` has the same rule, and a test holds the two together.
+decimal, with three digits: kB, MB, GB.
 """
 
 from __future__ import annotations
 
 import re
 from decimal import Decimal
+
+from dag.units import show_bytes as format_size
+
+__all__ = ["exact_size", "format_size", "parse_size", "say_count"]
 
 _UNITS = ("", "K", "M", "G", "T", "P")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(I?)B?\s*", re.IGNORECASE)
@@ -44,22 +48,6 @@ def exact_size(size_bytes: int) -> str:
             if size_bytes and size_bytes % base**power == 0:
                 written.append(f"{size_bytes // base**power}{unit}")
     return min(written, key=len)
-
-
-def format_size(size_bytes: float) -> str:
-    """Return ``size_bytes`` with three digits and a decimal unit.
-
-    >>> format_size(999), format_size(1500), format_size(1_234_567), format_size(10**9)
-    ('999 B', '1.50 kB', '1.23 MB', '1.00 GB')
-    """
-    if size_bytes < 999.5:
-        return f"{size_bytes:.0f} B"
-    value, unit = size_bytes / 1000, "k"
-    for larger in _UNITS[2:]:
-        if value < 999.5:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}B"
 
 
 def say_count(count: int, noun: str, plural: str = "") -> str:
