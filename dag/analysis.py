@@ -204,12 +204,24 @@ def edge_bytes(graph: Graph) -> dict[tuple[Node, Node], int]:
     return found
 
 
-def describe(analysis: Analysis) -> str:
-    """Return the analysis in words, a few lines for a terminal."""
+def describe(analysis: Analysis, *, partly: bool = False) -> str:
+    """Return the analysis in words, a few lines for a terminal.
+
+    ``partly``: of some nodes time and size are unknown (and 0 here): then only what holds whatever they are.
+    """
     seconds = show_seconds if analysis.timed else _in_steps
     path = [node.name for node in analysis.critical_path]
     if len(path) > 8:
         path = [*path[:4], f"... {len(path) - 7} more ...", *path[-3:]]
+    if partly:
+        least = "at least " if analysis.timed else ""
+        return "\n".join(
+            [
+                f"tasks          {analysis.tasks:,}",
+                f"work           {least}{seconds(analysis.work_s)}",
+                f"span           {least}{seconds(analysis.span_s)}",
+            ]
+        )
     lines = [
         f"tasks          {analysis.tasks:,}",
         f"work           {seconds(analysis.work_s)}",

@@ -257,7 +257,7 @@ def _legend(picture: Picture) -> list[tuple[str, str]]:
     if any(not edge.on_disk for edge in picture.edges):
         entries.append(("edge", "in memory"))
     if any(edge.on_disk for edge in picture.edges) or kinds & {"read", "write"}:
-        entries.append(("edge disk", "through the store"))
+        entries.append(("edge disk", "through files"))
     if any(box.critical for box in picture.boxes):
         entries.append(("edge hot", "critical path"))
     return entries

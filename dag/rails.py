@@ -16,6 +16,7 @@ def draw_text(
     rounds: int | None = None,
     on_disk: Collection[str] = (),
     width: int | None = None,
+    unknown: Collection[str] = (),
 ) -> str:
     """Return a drawing for a terminal, inputs first; above ``limit`` nodes (or four times as many
     edges), tasks of one name share a line, and of more than ``rounds`` rounds of a loop the third to the last but
@@ -24,7 +25,7 @@ def draw_text(
     Where a line would be longer than ``width``, the names of inputs are left to the rails.
 
     A dot is a node, a diamond an output; the rail under it is its value, down to the last line that takes it.  Values of
-    nodes named ``on_disk`` are marked.
+    nodes named ``on_disk`` are marked; of nodes named ``unknown``, bytes and time are a question mark.
 
     >>> graph = Graph.from_tasks({"text": (min,), "left": (min, "text"), "right": (min, "text"), "both": (min, "left", "right")})
     >>> print(draw_text(graph))
@@ -39,7 +40,7 @@ def draw_text(
     """
     picture = picture_of(graph, limit=limit, rounds=rounds, on_disk=on_disk)
     rails = _rails(picture)
-    rows = [("name", "kind", "parts", "bytes", "time", "from"), *_cells(picture)]
+    rows = [("name", "kind", "parts", "bytes", "time", "from"), *_cells(picture, frozenset(unknown))]
     used = [at for at in range(6) if at == 0 or any(row[at] for row in rows[1:])]
     widths = {at: max(cells(row[at]) for row in rows) for at in used}
     room = max(map(len, rails), default=0)
@@ -55,7 +56,7 @@ def draw_text(
     return "\n".join(lines)
 
 
-def _cells(picture: Picture) -> list[tuple[str, ...]]:
+def _cells(picture: Picture, unknown: frozenset[str]) -> list[tuple[str, ...]]:
     inputs: dict[int, list[str]] = {}
     disk: set[int] = set()
     for edge in picture.edges:
@@ -67,14 +68,15 @@ def _cells(picture: Picture) -> list[tuple[str, ...]]:
         sources = inputs.get(at, [])
         if len(sources) > 5:
             sources = [*sources[:4], f"... {len(sources) - 4} more"]
+        untold = any(node.name in unknown for node in box.nodes)
         kind = box.kind + (" (kept)" if box.kept else "") + (" (on disk)" if at in disk else "")
         found.append(
             (
                 visible(box.name),
                 visible(kind),
                 "" if box.partitions is None else f"{box.partitions:,}",
-                show_bytes(box.size_bytes) if box.size_bytes else "",
-                show_seconds(box.work_s) if box.work_s else "",
+                "?" if untold else show_bytes(box.size_bytes) if box.size_bytes else "",
+                "?" if untold else show_seconds(box.work_s) if box.work_s else "",
                 visible(", ".join(sources)),
             )
         )

@@ -19,6 +19,7 @@ from .graph import Graph, Node
 from .logical import Combine, Flatten, Fused, Gather, Group, Map, Merge, Read, Split, Write
 from .memory import Ledger, Pins, check_fits
 from .task import resident_bytes
+from .units import show_seconds
 
 # A graph whose loops in Python take less than this is done before the processes have started.
 PROCESSES_WORTH_S = 2.0
@@ -62,15 +63,17 @@ def choose_scheduler(graph: Graph, workers: int) -> tuple[str, str]:
     if not slow:
         return "threads", "every function releases the interpreter lock"
     python_s = sum(_python_s(node) for node in slow)
-    if python_s < PROCESSES_WORTH_S:
-        return "threads", (
-            f"about {python_s:.2g} s in functions that hold the interpreter lock are not worth starting processes"
-        )
-    worst = max(slow, key=_python_s)
-    return "processes", (
-        f"about {python_s:.2g} s in functions that hold the interpreter lock, most of it in {worst.name}: "
-        "threads would run them one at a time"
+    # Where nobody said how long a function takes, this is a guess from bytes, and must not read like a measurement.
+    thumb = (
+        ""
+        if all(node.work_s for node in slow)
+        else f", by a rule of thumb ({PYTHON_BYTES_PER_S // 1_000_000} MB/s),"
     )
+    said = f"about {show_seconds(python_s)}{thumb} in functions that hold the interpreter lock"
+    if python_s < PROCESSES_WORTH_S:
+        return "threads", f"{said} are not worth starting processes"
+    worst = max(slow, key=_python_s)
+    return "processes", f"{said}, most of it in {worst.name}: threads would run them one at a time"
 
 
 def _python_s(node: Node) -> float:

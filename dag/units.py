@@ -22,12 +22,12 @@ def show_bytes(count: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """Return ``seconds`` with a unit that suits them.
+    """Return ``seconds`` with a unit that suits them; less than 5 microseconds are nothing.
 
-    >>> show_seconds(0.0002), show_seconds(0.068), show_seconds(2.66), show_seconds(75), show_seconds(7300), show_seconds(0)
+    >>> show_seconds(0.0002), show_seconds(0.068), show_seconds(2.66), show_seconds(75), show_seconds(7300), show_seconds(1e-9)
     ('0.20 ms', '68.0 ms', '2.66 s', '75.0 s', '122 min', '0 s')
     """
-    if seconds == 0:
+    if abs(seconds) < 5e-6:
         return "0 s"
     if seconds < 0.9995:
         return f"{_three_digits(seconds * 1000)} ms"

@@ -14,7 +14,9 @@ from dag.analysis import Analysis, analyse
 from dag.expand import expand
 from dag.graph import Graph
 from dag.rewrite import optimise
+from dag.units import show_seconds
 from jobs.engine import place_of
+from jobs.graph_facts import without_written
 from jobs.lower import Lowering
 from jobs.samples import first_dataset, splits_of
 from jobs.sizes import format_size
@@ -29,7 +31,8 @@ from mapreduce.stages import Dataset, Job
 class ExplainedGraph:
     """The graph of a job on given inputs, before it runs.
 
-    ``measured`` is false where no sample could be tried, ``basis`` says what was; ``scheduler`` is where it would run,
+    ``measured`` is false where no sample could be tried, ``basis`` says what was; ``untried`` names the operators whose time and
+    size are unknown (and 0 in ``graph``); ``scheduler`` is where it would run,
     ``scheduler_reason`` why there.
     """
 
@@ -39,6 +42,7 @@ class ExplainedGraph:
     applied: tuple[str, ...]
     refused: tuple[str, ...]
     measured: bool
+    untried: frozenset[str]
     scheduler: str
     scheduler_reason: str
     basis: str
@@ -68,14 +72,24 @@ def explain_graph(
         sizes=tried.size_bytes if tried is not None and decides(sources, options) else {},
     )
     logical = lowering.graph(final, None if final is not built else "output")
-    scheduler, reason = place_of(logical, workers)
     rewritten = optimise(logical, workers=workers)
-    graph = rewritten.graph
+    names = frozenset(node.name for node in rewritten.graph.nodes)
+    untried = names if tried is None else names - set(tried.work_s)
+    zeros = dict.fromkeys(untried, 0)
+    work = zeros if tried is None else {**zeros, **tried.work_s}
+    sizes = zeros if tried is None else {**zeros, **tried.size_bytes}
+    graph = without_written(rewritten.graph.measured(work_s=work, size_bytes=sizes))
+    # A run chooses before anything has run, so this is by its rule; what the trials took is said beside it.
+    scheduler, reason = place_of(logical, workers)
+    held_s = sum(node.work_s for node in graph.nodes if not node.op.releases_gil)
+    if workers > 1 and held_s and not untried:
+        reason += f" (by the trials they take {show_seconds(held_s)})"
     basis = ""
     if tried is None:
         notes.append(f"times and sizes are unknown: {trial}")
     else:
-        graph = graph.measured(work_s=tried.work_s, size_bytes=tried.size_bytes)
+        if untried:
+            notes.append(f"not met by the trials, so unknown: {', '.join(sorted(untried))}")
         whole = sum(splits_of(given, options)[1] for given in datasets)
         basis = (
             f"times and sizes are estimates, by trials on {format_size(tried.tried_bytes)} of the input's "
@@ -84,7 +98,7 @@ def explain_graph(
     tasks = expand(graph)
     return ExplainedGraph(
         graph=graph, tasks=tasks, analysis=analyse(tasks, workers=workers),
-        applied=rewritten.applied, refused=rewritten.refused, measured=tried is not None,
+        applied=rewritten.applied, refused=rewritten.refused, measured=tried is not None, untried=untried,
         scheduler=scheduler, scheduler_reason=reason, basis=basis,
         notes=tuple(notes),
     )  # fmt: skip

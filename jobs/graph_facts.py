@@ -7,7 +7,7 @@ from typing import Any
 
 from dag.analysis import analyse, edge_bytes, measured_by
 from dag.draw import draw_svg, draw_text
-from dag.graph import Graph, Node
+from dag.graph import Graph, Node, Op
 from dag.logical import Fused, Read
 from dag.task import stage_of
 from jobs.engine import GraphResult, RanGraph
@@ -57,6 +57,19 @@ def _edges(graph: Graph, critical: set[str]) -> list[dict[str, Any]]:
     ]
 
 
+def without_written(graph: Graph) -> Graph:
+    """Return the graph with no size where a node writes: its value is the names of files, which says nothing of their bytes."""
+    return graph.measured(size_bytes={node.name: 0 for node in graph.nodes if _writes(node)})
+
+
+def _writes(node: Node) -> bool:
+    return any(op.kind == "write" for op in _ops(node))
+
+
+def _ops(node: Node) -> list[Op]:
+    return [step.op for step in node.op.steps] if isinstance(node.op, Fused) else [node.op]
+
+
 def planned_by_stage(graphs: Sequence[RanGraph]) -> dict[str, int]:
     """Return the bytes of input that each operator was to read: those of the splits that it was given."""
     found: dict[str, int] = {}
@@ -69,8 +82,7 @@ def planned_by_stage(graphs: Sequence[RanGraph]) -> dict[str, int]:
 
 
 def _read_bytes(node: Node) -> int:
-    ops = [step.op for step in node.op.steps] if isinstance(node.op, Fused) else [node.op]
-    return sum(planned_bytes(part) for op in ops if isinstance(op, Read) for part in op.parts)
+    return sum(planned_bytes(part) for op in _ops(node) if isinstance(op, Read) for part in op.parts)
 
 
 def ready_times(graphs: Sequence[RanGraph], rows: Sequence[Any]) -> list[float]:

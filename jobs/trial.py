@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from dag.graph import Graph
 from dag.run import Session
 from jobs.engine import GraphResult, run
 from jobs.report.model import IO_PARTS
-from jobs.samples import CONSTANT_BELOW, bytes_of_sources, follow, on_two_samples, up_to_first_yield
+from jobs.samples import CONSTANT_BELOW, bytes_of_sources, first_dataset, follow, on_two_samples
 from mapreduce.inputs import Source, list_files
 from mapreduce.options import Options
 from mapreduce.scratch import Scratch
@@ -53,19 +53,35 @@ def _run_sample(
     """Run a sample twice in one thread and return what it took at best, since the first time has to import."""
     # What a job looks at is no result: it may have columns that text has no place for, and is not written.
     loops = inspect.isgenerator(job.build([Dataset(source=source) for source in sampled], parameters))
+    asked = _asking_once(job) if loops else job
     settings = replace(options, output_format="text", compression=None)
     tallies = []
     with Scratch() as scratch:
         for turn in range(2):
             with Session(scheduler="threads", workers=1) as session:
                 result = run(
-                    up_to_first_yield(job), *sampled, parameters=parameters, options=settings,
+                    asked, *sampled, parameters=parameters, options=settings,
                     output=None if loops else f"{scratch.folder}/output{turn}",
                     start=functools.partial(_given, session), keep_record=False,
                 )  # fmt: skip
             tallies.append(_tally(result, bytes_of_sources(sampled, options)))
     best = {name: min(each.work_s[name] for each in tallies) for name in tallies[0].work_s}
     return replace(tallies[0], work_s=best)
+
+
+def _asking_once(job: Job) -> Job:
+    """Return a generator that asks for what ``job`` first asks for and then stops.
+
+    A generator's graph keeps values between rounds, which decides what is fused; a plain function has other operators.
+    """
+
+    @functools.wraps(job.function)
+    def once(*datasets: Dataset, **values: Any) -> Generator[Dataset, Any, Dataset]:
+        wanted = first_dataset(job.function(*datasets, **values))
+        yield wanted
+        return wanted  # is there already: nothing runs again
+
+    return Job(function=once, name=f"explain-{job.name}", doc=job.doc)
 
 
 def _given(session: Session, graph: Graph, on_event: OnEvent | None) -> Session:
@@ -81,11 +97,9 @@ def _tally(result: GraphResult, sample_bytes: int) -> _Tried:
         work[name] = work.get(name, 0.0) + _spent_s(row)
         made[name] = made.get(name, 0) + row.bytes_out
         taken[name] = taken.get(name, 0) + row.bytes_in
-    for ran in result.graphs:
-        for node in ran.rewritten.graph.nodes:
-            taken[node.name] = taken.get(node.name, 0) + sum(
-                made.get(source.name, 0) for source in node.sources()
-            )
+    # By name: what two graphs of a run share ran once.
+    for node in {node.name: node for ran in result.graphs for node in ran.rewritten.graph.nodes}.values():
+        taken[node.name] = taken.get(node.name, 0) + sum(made.get(each.name, 0) for each in node.sources())
     return _Tried(sample_bytes=sample_bytes, work_s=work, taken=taken, made=made)
 
 

@@ -312,3 +312,8 @@ def test_a_graph_takes_its_times_and_sizes_from_the_rows_of_its_run() -> None:
     assert of_plan["all"].work_s == pytest.approx(sum(took[key] for key in took if key[0].startswith("all")))
     again = [*rows, *(row for row in rows if row.stage == "read")]
     assert measured_by(logical, again)["read"].work_s == of_plan["read"].work_s
+
+
+def test_of_a_graph_that_is_measured_in_part_only_lower_bounds_are_said() -> None:
+    said = describe(analyse(cilk_example(), workers=2), partly=True).splitlines()
+    assert said == ["tasks          8", "work           at least 181 ms", "span           at least 68.0 ms"]

@@ -208,11 +208,11 @@ def test_a_value_on_disk_is_dashed_and_the_critical_path_is_bold() -> None:
     assert set(arrows(svg, "disk")) == {("words", "count")}
     assert set(arrows(svg, "hot")) == {("text", "words"), ("words", "count"), ("count", "out")}
     assert ".disk path{stroke:var(--disk);stroke-dasharray" in svg
-    for words in ("in memory", "through the store", "critical path", "4 parts", "64.0 MB", "kept"):
+    for words in ("in memory", "through files", "critical path", "4 parts", "64.0 MB", "kept"):
         assert words in svg
     plain = draw_svg(diamond())
     assert "critical path" not in plain
-    assert "through the store" not in plain
+    assert "through files" not in plain
 
 
 def test_bytes_stand_on_the_edges_and_the_parts_of_a_value_are_said_to_be_for_each() -> None:
@@ -436,3 +436,9 @@ def test_a_narrow_drawing_leaves_the_names_of_inputs_to_the_rails() -> None:
     assert "from" in wide
     assert "from" not in narrow
     assert read_rails(narrow) == edges_of(graph)
+
+
+def test_what_nobody_measured_is_a_question_mark() -> None:
+    lines = draw_text(word_count(), unknown=["words"]).splitlines()
+    assert lines[2].split() == ["●", "words", "map", "4", "?", "?", "text"]
+    assert "64.0 MB" in lines[1]

@@ -418,8 +418,13 @@ def test_processes_are_chosen_for_long_work_in_python_only() -> None:
     assert choose_scheduler(graph_of(60, True), 2)[0] == "threads"
     assert choose_scheduler(graph_of(0.001, False), 2)[0] == "threads"
     assert choose_scheduler(graph_of(60, False), 1)[0] == "threads"
+    assert choose_scheduler(graph_of(0.001, False), 2)[1].startswith("about 1.00 ms in functions")
     large = Node(name="b", op=Op(kind="read", function=int), size_bytes=10**9)
     assert choose_scheduler(Graph((large,)), 2)[0] == "processes"
+    # nobody measured: it must not read like a measurement
+    assert (
+        "about 50.0 s, by a rule of thumb (20 MB/s), in functions" in choose_scheduler(Graph((large,)), 2)[1]
+    )
 
 
 def test_errors_keep_their_facts_through_a_pickle() -> None:

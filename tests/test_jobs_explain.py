@@ -83,6 +83,64 @@ def test_a_trial_foretells_the_bytes_of_what_grows_and_of_what_does_not(
     assert "by trials on 4.19 MB of the input's" in explained.basis
 
 
+LOOP = """
+from mapreduce import Stage, job
+def m(k, line): yield line.split()[0], len(line)
+def s(word, sizes): yield word, sum(sizes)
+def half(word, size): yield word, size // 2
+def largest(_, sizes): yield None, max(sizes)
+def all_(word, size): yield None, size
+@job
+def loop(text):
+    sums = Stage(map=m, reduce=s)(text)
+    for _ in range(2):
+        sums = Stage(map=half)(sums)
+        yield Stage(map=all_, reduce=largest, partitions=1)(sums)
+    return sums
+"""
+
+
+def test_the_graph_of_a_generator_job_has_the_operators_bytes_and_times_that_its_first_round_will_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(190_000)
+    Path("loop.py").write_text(LOOP)
+    job, options = find_job("loop.py"), Options(workers=2)
+    explained = explain_graph(job, [Source(urls=("in.txt",))], {}, options)
+    ran = run(job, "in.txt", output="out", options=options, scheduler="threads")
+    assert not explained.untried
+    nodes = {node.name: node for node in explained.graph.nodes}
+    assert set(nodes) == {node.name for node in ran.graphs[0].rewritten.graph.nodes}
+    made = sum(row.bytes_out for row in ran.rows if row.stage == "read")
+    assert made > 10_000_000
+    assert nodes["read"].size_bytes == pytest.approx(made, rel=0.15)
+    assert all(node.work_s > 0 for node in nodes.values())
+    assert explained.analysis.peak_memory_bytes >= nodes["read"].size_bytes
+
+
+def test_what_no_trial_met_is_unknown_and_not_taken_for_what_was_planned(mr: MrCommand) -> None:
+    Path("in.txt").write_text("a b\n" * 10_000)
+    Path("bad.py").write_text(
+        "from mapreduce import Stage, job\n"
+        "def m(k, line): raise ValueError('no')\n"
+        "def s(k, v): yield k, sum(v)\n"
+        "@job\ndef bad(text):\n    return Stage(map=m, reduce=s)(text)\n"
+    )
+    said = mr("explain", "bad.py", "in.txt", "--engine", "dag", "--workers", 2).out
+    assert "times and sizes are unknown: a trial on a sample" in said
+    assert "?" in said.splitlines()[1]
+    assert "peak memory" not in said
+    assert " kB" not in said.partition("rewritten")[0]
+
+
+def test_the_names_of_files_that_a_graph_wrote_are_not_the_size_of_its_output(mr: MrCommand) -> None:
+    write_lines(2000)
+    said = mr("explain", "wordcount", "in.txt", "--engine", "dag", "--workers", 1).out
+    (written,) = (line for line in said.splitlines() if "write" in line and "●" not in line and "◆" in line)
+    assert " B" not in written
+
+
 def tried(size: int, *, taken: int, made: int, work_s: float) -> _Tried:
     return _Tried(sample_bytes=size, taken={"op": taken}, made={"op": made}, work_s={"op": work_s})
 

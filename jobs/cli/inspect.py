@@ -108,9 +108,9 @@ def _print_graph(explained: ExplainedGraph, svg: str | None) -> None:
         )
         click.echo("\n".join(wrapped))
 
-    click.echo(draw_text(explained.graph, rounds=ROUNDS, width=width))
+    click.echo(draw_text(explained.graph, rounds=ROUNDS, width=width, unknown=explained.untried))
     click.echo()
-    for line in describe(explained.analysis).splitlines():
+    for line in describe(explained.analysis, partly=bool(explained.untried)).splitlines():
         say(line, " " * 15)
     say(f"would run on   {explained.scheduler}: {explained.scheduler_reason}", " " * 15)
     for title, lines in (("rewritten", explained.applied), ("not rewritten", explained.refused)):
