@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import shutil
 import sys
 import time
@@ -28,6 +29,8 @@ from .stages import Dataset, Job
 
 if TYPE_CHECKING:
     from .options import Options
+
+_STDIN = "stdin"  # name of the copy of standard input
 
 
 @dataclass(kw_only=True)
@@ -89,7 +92,7 @@ def recorded(
             begun.record["outcome"] = "interrupted"
             raise
         except Exception as error:
-            begun.record["error"] = str(error) or type(error).__name__
+            begun.record["error"] = name_stdin(str(error)) or type(error).__name__
             begun.record["traceback"] = getattr(error, "traceback_text", "")
             raise
         finally:
@@ -176,6 +179,11 @@ def source_of(given: str | Sequence[str] | Source, options: Options, scratch_fol
     )  # fmt: skip
 
 
+def name_stdin(text: str) -> str:
+    """Return a text in which the copy of standard input is called ``-``, as on the command line."""
+    return re.sub(rf"[^\s'\"]*/mrdag-[^/\s]+/{_STDIN}\b", "-", text)
+
+
 def absolute(source: Source) -> Source:
     """Return a source whose local paths mean the same in every working folder."""
     return replace(source, urls=tuple(url if "://" in url else os.path.abspath(url) for url in source.urls))
@@ -187,7 +195,7 @@ def _spool_stdin(folder: str) -> str:
         raise BadJob(
             "standard input (-) can be read only once, and this reads its input several times: give a file"
         )
-    path = os.path.join(folder, "stdin")
+    path = os.path.join(folder, _STDIN)
     try:
         with open(path, "xb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)

@@ -27,7 +27,7 @@ from .meter import Meter, current_meter
 from .order import sort_permutation
 from .records import RecordBuffer, cut_pairs
 from .shuffle import FOLD_ROWS, Shuffle, conform, partition_rows
-from .stages import inject
+from .signatures import inject
 from .task import MAP_SHARE, WRITE_BYTES, MapWork, StageProgram, Tally, Written
 from .worker import TaskInfo
 
@@ -72,7 +72,7 @@ class StageInMemory:
     ) -> Iterator[pa.RecordBatch]:
         """Run the map, and the combine of a record stage, on what ``read`` or a stage before has made."""
         program, stage, read = self.program, self.program.stage, Tally(task)
-        guard = program.guard(f"input {work.describe()}")
+        guard = program.guard_map(work)
         with guard, program.opened(task, work.split.describe(), sides) as available:
             if stage.is_batch:
                 mapped = program.mapped_batches(work.input, rows, available, guard, read)
@@ -96,7 +96,7 @@ class StageInMemory:
     ) -> Written:
         """Run the map of a stage without a shuffle and write its part."""
         program, read = self.program, Tally(task)
-        guard = program.guard(f"input {work.describe()}")
+        guard = program.guard_map(work)
         with guard, program.opened(task, work.split.describe(), sides) as available:
             made: Any
             if program.stage.is_batch:

@@ -43,6 +43,7 @@ __all__ = [
     "read_batches",
     "read_records",
     "read_schema",
+    "say_records",
 ]
 
 BLOCK_BYTES = 4 << 20
@@ -139,6 +140,19 @@ def read_records(
         from mapreduce.tables import read_table_records
 
         yield from read_table_records(split, source, counted, skipped)
+
+
+def say_records(piece: Piece) -> str:
+    """Return in words what a function of a record stage is given of a file, and why."""
+    row = "(row number, dict of columns)"
+    kinds = {
+        "text": "(byte offset, line as str)", "csv": row, "parquet": row, "arrow": row,
+        "jsonl": "(byte offset, JSON value)", "raw": "(URL, bytes)",
+    }  # fmt: skip
+    if piece.format not in kinds:
+        return ""
+    other = "; --format text gives lines" if piece.format in ("csv", "jsonl") else ""
+    return f"records of {piece.url} are {kinds[piece.format]}, since it is read as {piece.format}{other}"
 
 
 def _text_batches(

@@ -72,7 +72,7 @@ class StageReport:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """Where the output lies and what it took.
+    """Where the output lies and what it took; ``seconds`` are those of the record, until the run has tidied up.
 
     ``driver_read_bytes`` are those of intermediates that no attempt read but this process: for a job that looks at results, and
     for cut points; ``driver_planned_bytes`` are the sizes of what it meant to read.
@@ -143,12 +143,13 @@ def run(
             begun.sources[:] = [absolute(source) for source in begun.sources]
         engine = _Run(begun=begun, options=options, report=report, pool=pool)
         try:
-            return engine.run(output)
+            result = engine.run(output)
         finally:
             with no_interrupt():  # a second Ctrl-C must not leave what the first one set out to remove
                 engine.close()
                 begun.record["driver_read_bytes"] = engine.meter.store_read_bytes
                 begun.record["stages"] = [asdict(s) for s in engine.reports]
+    return replace(result, seconds=begun.record["seconds"])
 
 
 def open_pool(options: Options, scratch: str, *, shared: bool = False) -> Pool:
@@ -260,7 +261,8 @@ class _Run:
             self._pool(), maps=planned.maps, reduces=planned.reduces, program=planned.program,
             title=stage.title, on_event=on_event, max_attempts=self.options.max_attempts, commit=commit,
         )  # fmt: skip
-        part_bytes = sum(int(info["size"]) for info in filesystem.find(folder, detail=True).values())
+        assert planned.made.parts is not None
+        part_bytes = publish.keep_parts(filesystem, planned.program.output, planned.made.parts)
         self.reports.append(_stage_report(planned, outcome, begin, time.perf_counter() - began, part_bytes))
         if self.report is not None:
             self.report("done", planned, None)

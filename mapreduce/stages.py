@@ -7,7 +7,6 @@ dataset a job returns *are* the plan; nothing here reads a file or starts a proc
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -16,14 +15,12 @@ from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
 
 from .errors import BadJob
 from .inputs import Source
+from .signatures import INJECTED, unknown_part, wanted, wrong_call
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from .partition import Partitioner
-
-#: What a function of a job may ask for by the name of a keyword-only parameter.
-INJECTED = ("side", "counters", "task", "state")
 
 Pairs = Iterable[tuple[Any, Any]]
 
@@ -128,6 +125,14 @@ class Stage:
     teardown: Callable[..., Any] | None = None
     map_end: Callable[..., Any] | None = None
 
+    def __new__(cls, **given: Any) -> Stage:
+        """Refuse a keyword that no part of a stage has."""
+        names = [each.name for each in fields(cls)]
+        for name in given:
+            if name not in names:
+                raise BadJob(unknown_part(name, names))
+        return object.__new__(cls)
+
     def __repr__(self) -> str:
         """Say what was given in one line: Stage(map=words, reduce=total, partitions=2)."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -154,7 +159,7 @@ class Stage:
                 refuse("aggregate, reduce_batch and order need the key columns: keys=[...]")
             if self.aggregate and self.reduce_batch:
                 refuse("give aggregate or reduce_batch, not both")
-            if self.fold and (self.aggregate or not self.keys or self.partitions != 1 or _wanted(self.fold)):
+            if self.fold and (self.aggregate or not self.keys or self.partitions != 1 or wanted(self.fold)):
                 refuse("fold is given rows alone, needs keys and partitions=1, and goes with no aggregate")
             for column, how in self.aggregate.items():
                 if how not in ("sum", "min", "max", "count"):
@@ -167,15 +172,17 @@ class Stage:
                 refuse("combine needs a reduce or a reduce_stream")
             if self.group is not None and self.group < 1:
                 refuse(f"group must be >= 1, got {self.group}")
-        for function in self.functions():
+        for part, function in self._by_part():
             if not callable(function):
                 refuse(f"{function!r} is no function")
-            for parameter in _wanted(function):
+            for parameter in wanted(function):
                 if parameter not in INJECTED:
                     refuse(
                         f"{_name(function)} asks for the keyword {parameter!r}; "
                         f"a function may ask for {', '.join(INJECTED)}"
                     )
+            if wrong := wrong_call(part, function, len(self.maps())):
+                refuse(wrong)
 
     @property
     def is_batch(self) -> bool:
@@ -207,9 +214,13 @@ class Stage:
 
     def functions(self) -> Iterator[Callable[..., Any]]:
         """Every function of the user's in this stage."""
-        yield from (f for f in self.maps() if f is not None)
-        reducing = (self.combine, self.fold, self.reduce, self.reduce_stream, self.reduce_batch)
-        yield from (f for f in (*reducing, self.setup, self.teardown, self.map_end) if f is not None)
+        return (function for _, function in self._by_part())
+
+    def _by_part(self) -> Iterator[tuple[str, Callable[..., Any]]]:
+        kind = "map" if self.map_batch is None else "map_batch"
+        yield from ((kind, function) for function in self.maps() if function is not None)
+        parts = "combine", "fold", "reduce", "reduce_stream", "reduce_batch", "setup", "teardown", "map_end"
+        yield from ((part, f) for part in parts if (f := getattr(self, part)) is not None)
 
     def asking_for(self, name: str) -> frozenset[str]:
         """Return the kinds of tasks, of "map" and "reduce", that have a function which asks for ``name``."""
@@ -217,7 +228,7 @@ class Stage:
         reducing = (self.reduce, self.reduce_stream, self.reduce_batch)
         found: set[str] = set()
         for function in self.functions():
-            if name in _wanted(function):
+            if name in wanted(function):
                 if function in (self.setup, self.teardown):
                     found |= kinds
                 else:
@@ -325,25 +336,6 @@ def plan(result: Dataset, done: Iterable[Dataset] = ()) -> list[Dataset]:
         sides = [s for s in dataset.stage.side.values() if isinstance(s, Dataset)]
         pending.extend((d, False) for d in reversed((*dataset.inputs, *sides)))
     return ordered
-
-
-def inject(function: Callable[..., Any], available: Mapping[str, Any]) -> Callable[..., Any]:
-    """Bind what ``function`` asks for by keyword-only parameter names."""
-    wanted = {name: available[name] for name in _wanted(function) if name in available}
-    return functools.partial(function, **wanted) if wanted else function
-
-
-def _wanted(function: Callable[..., Any]) -> list[str]:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # builtins such as sum have none and ask for nothing
-        return []
-    return [
-        p.name
-        for p in signature.parameters.values()
-        if p.kind is inspect.Parameter.KEYWORD_ONLY
-        and (p.default is inspect.Parameter.empty or p.name in INJECTED)
-    ]
 
 
 def _shown(value: Any) -> str:

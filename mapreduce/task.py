@@ -17,15 +17,16 @@ from .aggregate import fold_in_tree
 from .errors import Damaged
 from .groups import iterate_groups, iterate_tagged_groups
 from .guard import Guard, WrongResult, fill
-from .inputs import Source, read_batches, read_records
+from .inputs import Source, read_batches, read_records, say_records
 from .merge import merge
 from .outputs import extension_of, open_sink
 from .records import RecordBuffer, cut_pairs
 from .runs import Run, give_back
 from .shuffle import MapBuffer, Shuffle, conform
 from .sides import Sides
+from .signatures import inject
 from .splits import Split
-from .stages import Stage, inject
+from .stages import Stage
 from .worker import MapOutputLost
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Output:
     stored: bool = False  # an intermediate, not the job's output
 
     def attempt_url(self, part: int, attempt: int) -> str:
-        return f"{self.folder}/{self.part_name(part)}.attempt-{attempt}"
+        """Return the name of a part until it is committed, which no reader of the folder takes for data."""
+        return f"{self.folder}/_{self.part_name(part)}.attempt-{attempt}"
 
     def part_name(self, part: int) -> str:
         return f"part-{part:05d}{extension_of(self.format, self.compression)}"
@@ -117,7 +119,7 @@ class StageProgram:
 
     def run_map(self, payload: MapWork, task: TaskInfo) -> Written | Mapped:
         """Run one map task; returns its runs, or its part for a stage without a shuffle."""
-        guard = self.guard(f"input {payload.describe()}")
+        guard = self.guard_map(payload)
         with guard, self.opened(task, payload.split.describe()) as available:
             read = Tally(task, stored=self.is_stored(payload.input))
             if self.shuffle is None:
@@ -209,9 +211,9 @@ class StageProgram:
             bound = inject(function, available)
             for keys, values in chunks:
                 # map() and chain run the user's function without a frame of ours per record.
-                watched = guard.watch(keys)
-                yield from itertools.chain.from_iterable(map(fill(bound), watched, values))
+                yield from itertools.chain.from_iterable(map(fill(bound), *guard.watch(keys, values)))
                 read.add_rows(len(values))
+                guard.at(None)
         if self.stage.map_end is not None:
             guard.at("the end of the input")
             yield from inject(self.stage.map_end, available)() or ()
@@ -330,6 +332,14 @@ class StageProgram:
 
     def guard(self, place: str) -> Guard:
         return Guard(job_name=self.job_name, stage=self.stage.title, place=place)
+
+    def guard_map(self, work: MapWork) -> Guard:
+        """Return the guard of a map task, which knows what the records of a file are."""
+        pieces = () if self.is_stored(work.input) or self.stage.is_batch else work.split.pieces
+        return Guard(
+            job_name=self.job_name, stage=self.stage.title, place=f"input {work.describe()}",
+            reads=say_records(pieces[0]) if pieces else "",
+        )  # fmt: skip
 
     @contextmanager
     def opened(

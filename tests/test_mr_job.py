@@ -6,7 +6,8 @@ import pytest
 
 from mapreduce import BadJob, Dataset, Stage, job
 from mapreduce.inputs import Source
-from mapreduce.stages import Job, inject, plan
+from mapreduce.signatures import inject
+from mapreduce.stages import Job, plan
 
 
 def text() -> Dataset:

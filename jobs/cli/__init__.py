@@ -113,6 +113,10 @@ def main(arguments: list[str] | None = None) -> None:
         line = known_failure(error)
         if line is None:
             raise
+        if "/stdin" in line:
+            from mapreduce.driving import name_stdin
+
+            line = name_stdin(line)
         click.echo(f"mr: {line}", err=True)
         text = getattr(error, "traceback_text", "")
         if text:
