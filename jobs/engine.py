@@ -257,8 +257,10 @@ class _Run:
                 graph = self.lowering.graph(final, staging.folder)
                 program = self.lowering.plans[-1].program
                 filesystem = publish.open_folder(staging.folder, program.output.storage_options)
-                for written in self._compute(graph):
+                parts = self._compute(graph)
+                for written in parts:
                     publish.commit_part(filesystem, program.output, written)
+                publish.keep_parts(filesystem, program.output, len(parts))
                 staging.publish()
             settled = True
         finally:

@@ -157,7 +157,8 @@ def plan_stage(
             storage_options=options.store_options, stored=True,
         )  # fmt: skip
     program = StageProgram(
-        stage=stage, sources=tuple(m.source for m in inputs), schemas=tuple(m.schema for m in inputs),
+        # Sides travel as what was made of them: their own plans would be all the stages before this one.
+        stage=replace(stage, side={}), sources=tuple(m.source for m in inputs), schemas=tuple(m.schema for m in inputs),
         output=output, shuffle=shuffle, output_schema=out_schema,
         sides={name: _side(value, made) for name, value in stage.side.items()}, job_name=job_name,
         stored=tuple(m.parts is not None for m in inputs),

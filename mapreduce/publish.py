@@ -56,6 +56,19 @@ def commit_part(filesystem: Any, output: Output, result: Written | Mapped) -> No
         rename(filesystem, result.url, final)
 
 
+def keep_parts(filesystem: Any, output: Output, parts: int) -> int:
+    """Remove all but the committed parts of a folder: what lost attempts left. Return the bytes that stay."""
+    names = {output.part_name(part) for part in range(parts)}
+    kept_bytes = 0
+    for path, info in filesystem.find(filesystem._strip_protocol(output.folder), detail=True).items():
+        if path.rpartition("/")[2] in names:
+            kept_bytes += int(info["size"])
+        else:
+            drop = getattr(filesystem, "drop", filesystem.rm_file)  # a store that can undelete need not keep it
+            drop(path)
+    return kept_bytes
+
+
 def rename(filesystem: Any, old: str, new: str) -> None:
     """Move a file or folder within one filesystem, in one step where the filesystem has one."""
     old, new = filesystem._strip_protocol(old), filesystem._strip_protocol(new)
