@@ -43,7 +43,8 @@ def each(key: Any, values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
 def folding(two: Callable[[Any, Any], Any]) -> Callable[[F], F]:
     """Say of a combine that it folds values by a function of two, from the left.
 
-    So of ``a, b, c`` it yields ``two(two(a, b), c)``, with the key it was given.  A map task then holds one value per key and
+    So of ``a, b, c`` it yields ``two(two(a, b), c)``, with the key it was given; ``two`` must not change its arguments, which are
+    the values that the map has yielded.  A map task then holds one value per key and
     no list of them; it calls ``two`` as pairs come, and the combine at last on what that made.
 
     >>> @folding(max)

@@ -312,5 +312,5 @@ def check_encoding(encoding: str | None, url: str, errors: str) -> None:
     if encoding is not None and errors == "strict":
         raise BadEncoding(
             f"{url}: this is {encoding}, and text must be UTF-8; convert it first (iconv -f {encoding} -t UTF-8),"
-            f" or pass --errors (errors=) replace, surrogateescape or ignore to take its bytes as they are"
+            f" or, for lines of text, pass --errors (errors=) replace, surrogateescape or ignore to take its bytes as they are"
         )

@@ -600,7 +600,8 @@ def wait_gone(processes: list[psutil.Process]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "times", "code"), [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGTERM, 1, 143)]
+    ("sent", "times", "code"),
+    [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGTERM, 1, 143), (signal.SIGHUP, 1, 129)],
 )
 def test_ctrl_c_and_kill_end_everything_within_seconds(
     mr: MrCommand, sent: signal.Signals, times: int, code: int

@@ -75,9 +75,12 @@ class Ended(SystemExit):
     """A signal asked for the end; not what ``sys.exit()`` in a function of a job raises."""
 
 
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def _end(number: int, frame: Any) -> None:
     """End as the first signal asks; what comes after it must not disturb the tidying up."""
-    for each in (signal.SIGINT, signal.SIGTERM):
+    for each in _ENDS:
         signal.signal(each, signal.SIG_IGN)
     if number == signal.SIGINT:
         raise KeyboardInterrupt
@@ -91,10 +94,10 @@ def main(arguments: list[str] | None = None) -> None:
         from mapreduce.tuning import restart_tuned
 
         restart_tuned()
-    # `kill PID` ends a run as Ctrl-C does, with its processes and files.
-    signal.signal(signal.SIGTERM, _end)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not so where a shell has it ignored
-        signal.signal(signal.SIGINT, _end)
+    # `kill PID` and a terminal that closes end a run as Ctrl-C does, with its processes and files.
+    for each in _ENDS:
+        if signal.getsignal(each) is not signal.SIG_IGN:  # as nohup has it, and shells in the background
+            signal.signal(each, _end)
     try:
         code = mr.main(args=arguments, prog_name="mr", standalone_mode=False)
         sys.stdout.flush()

@@ -38,7 +38,7 @@ class FormatName(click.ParamType[str]):
         self.reads = reads
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return f"[{'|'.join(self.known)}|csv:sep=CHAR]"
+        return f"[{'|'.join(self.known)}|csv:sep=CHAR{'|csv:types=string' * self.reads}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
