@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mapreduce.channel import receive_frame, send_frame
 from mapreduce.pandas_import import put_off_pandas
@@ -24,6 +25,7 @@ from mapreduce.scratch import Scratch
 if TYPE_CHECKING:
     from dag.graph import Graph
     from dag.run import Session
+    from jobs.engine import GraphResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,9 @@ def main() -> None:
     working = threading.Event()
     threading.Thread(target=_interrupt_at_the_end, args=(connection, working), daemon=True).start()
     with suppress(EOFError, OSError, KeyboardInterrupt), ExitStack() as stack:
-        runner = _Runner(receive_frame(connection), stack)
+        way = receive_frame(connection)
+        sys.argv[:] = ["mr", "compare", way.job]  # so that `mr runs` can tell these runs
+        runner = _Runner(way, stack)
         while True:
             what, output = receive_frame(connection)
             working.set()
@@ -65,7 +69,7 @@ def main() -> None:
 
 def _answer(runner: _Runner, what: str, output: str) -> tuple[Any, ...]:
     try:
-        return ("done", runner.run(output) if what == "run" else runner.describe())
+        return ("done", runner.run(output) if what == "run" else runner.describe(int(output)))
     except Exception as error:
         from jobs.cli import known_failure
 
@@ -84,6 +88,26 @@ def _interrupt_at_the_end(connection: socket.socket, working: threading.Event) -
         os.kill(os.getpid(), signal.SIGINT)
 
 
+@contextmanager
+def _printing_to(descriptor: int) -> Iterator[None]:
+    """Have what this process prints, from whatever thread or library, go elsewhere meanwhile."""
+    sys.stdout.flush()
+    before = os.dup(1)
+    os.dup2(descriptor, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(before, 1)
+        os.close(before)
+
+
+def _copy(source: BinaryIO, target: BinaryIO) -> None:
+    source.seek(0)
+    shutil.copyfileobj(source, target)
+    target.flush()
+
+
 class _Runner:
     def __init__(self, way: Way, stack: ExitStack) -> None:
         import pyarrow as pa
@@ -100,7 +124,8 @@ class _Runner:
         self.pool: Any = None
         self.session: Session | None = None
         self.sizes: Mapping[str, int] | None = None
-        self.last: Any = None
+        self.results: list[GraphResult] = []
+        self.run_id = ""
         self.scratch = stack.enter_context(Scratch()).folder
         self.inputs: Sequence[Any] = way.inputs
         if way.on_cluster:  # its workers have other working folders
@@ -120,6 +145,23 @@ class _Runner:
 
     def run(self, output: str) -> dict[str, Any]:
         """Run the job once; returns what its report needs, times in seconds since the epoch."""
+        # Appended to, since processes that the first run started go on printing here.
+        with open(os.path.join(self.scratch, "printed"), "a+b") as printed:
+            printed.truncate(0)
+            try:
+                with _printing_to(printed.fileno()):
+                    facts = self._run_watched(output)
+            except BaseException:
+                _copy(printed, sys.stdout.buffer)
+                raise
+            if os.fstat(printed.fileno()).st_size:
+                from mapreduce.home import find_run
+
+                with (find_run(self.run_id) / "driver.log").open("wb") as log:
+                    _copy(printed, log)
+        return facts
+
+    def _run_watched(self, output: str) -> dict[str, Any]:
         if self.client is None:
             return self._run(output)
         from jobs.compare_cluster import watching_cluster
@@ -139,6 +181,7 @@ class _Runner:
             self.job, *self.inputs, output=output, parameters=way.parameters, options=self.options,
             pool=self.pool,
         )  # fmt: skip
+        self.run_id = result.run
         return {
             "stages": [asdict(stage) for stage in result.stages],
             "driver_read_bytes": result.driver_read_bytes,
@@ -151,11 +194,13 @@ class _Runner:
 
         way, before = self.way, self.session
         moved, spilled = (0, 0) if before is None else (before.moved_bytes, before.spilled_bytes)
-        self.last = result = engine.run(
+        result = engine.run(
             self.job, *self.inputs, output=output, parameters=way.parameters, options=self.options,
             start=self._start, sizes=self._sizes(),
         )  # fmt: skip
+        self.results.append(result)
         assert self.session is not None
+        self.run_id = result.run
         ready = ready_times(result.graphs, result.rows)
         return {
             "rows": [asdict(row) for row in result.rows],
@@ -191,11 +236,11 @@ class _Runner:
             )
         return self.session
 
-    def describe(self) -> dict[str, Any]:
-        """Return the pictures and the analysis of the last graph that ran."""
+    def describe(self, number: int) -> dict[str, Any]:
+        """Return the pictures and the analysis of what ran ``number`` runs after the first."""
         from jobs.graph_facts import describe_run
 
-        return describe_run(self.last, self.options.workers)
+        return describe_run(self.results[number], self.options.workers)
 
 
 if __name__ == "__main__":

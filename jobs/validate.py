@@ -6,83 +6,37 @@ each record.  The checksum does not depend on the order, and it changes with a r
 (but not when two changes cancel out, which random damage does once in 2**64).
 
 Records are lines, with the ends the reader gives them (LF, or CR LF), or the rows of a table, whose columns
-are matched by name.  The two sides may have different formats; a value must then be one that both can hold
-(a null of text is none in CSV).  Each side is read once, in blocks.  For lines the code shares nothing with the
-sort but finding, opening and decompressing files.  Rows are Python objects, read by the readers of ``mr run``
-and compared by the documented order of keys.
+are matched by name. The two sides may have different formats; a value must then be one that both can hold
+(a null of text is none in CSV). Where one side is text and the other a table, the table is judged as the
+lines that ``mr run`` writes for its rows. Each side is read once, in blocks. For lines the code shares
+nothing with the sort but finding, opening and decompressing files. Rows are Python objects, read by the
+readers of ``mr run`` and compared by the documented order of keys.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
-import math
 import operator
-import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from jobs.fingerprints import WORD_BYTES, Block, add_up, fingerprints, first_out_of_order
+from jobs.sort_key import ColumnsOfLines, SortKey
 from mapreduce.errors import BadInput, BadJob
 from mapreduce.files import open_decompressed
-from mapreduce.inputs import plan_splits, read_records, read_schema
+from mapreduce.inputs import plan_splits, read_batches, read_records, read_schema
 from mapreduce.keys import encode_key
+from mapreduce.line_writer import TextWriter
 from mapreduce.sources import InputFile, Source, list_files
 
 BLOCK_BYTES = 1 << 20
 """Small enough for the processor's cache: the arrays of a block are gone over once for every 8 bytes of a line."""
-BLANKS_APART = re.compile(rb"[^ \t]+")
-NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SortKey:
-    """What records are ordered by, as for the job ``sort``.
-
-    Lines: by the whole line, or by field ``field`` of it, from 1.  Rows: by ``columns``, nulls first.
-
-    Fields are separated by ``separator``, or by runs of blanks and tabs without one.  A ``numeric`` field
-    is compared as a 64-bit float.  Lines without the field (or whose field is no number) come before all
-    others, after them when ``descending``.
-
-    Raises:
-        BadJob: ``field`` is below 1, or ``separator`` or ``numeric`` stand without it.
-    """
-
-    field: int | None = None
-    columns: tuple[str, ...] = ()
-    separator: str | None = None
-    numeric: bool = False
-    descending: bool = False
-
-    def __post_init__(self) -> None:
-        if not all(self.columns):
-            raise BadJob(
-                f"key must be a field number or names of columns (a,b), got {','.join(self.columns)!r}"
-            )
-        if self.columns and (self.field is not None or self.numeric or self.separator is not None):
-            raise BadJob("numeric and separator go with the number of a field, not with columns")
-        if self.field is not None and self.field < 1:
-            raise BadJob(f"key must be the number of a field, from 1, got {self.field}")
-        if self.separator == "":
-            raise BadJob("separator is empty; leave it out for blanks and tabs")
-        if self.field is None and (self.numeric or self.separator is not None):
-            raise BadJob("numeric and separator go with a key, such as --key 1")
-
-    def of(self, line: bytes) -> bytes | float:
-        """Return what a line is compared by."""
-        assert self.field is not None
-        separator = None if self.separator is None else self.separator.encode()
-        fields = BLANKS_APART.findall(line) if separator is None else line.split(separator)
-        if len(fields) < self.field:
-            return -math.inf if self.numeric else b""
-        found = fields[self.field - 1]
-        if self.numeric:
-            return float(found) if NUMBER.fullmatch(found) else -math.inf
-        return b"." + found  # so that an empty field is more than none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +79,10 @@ def validate(
     sources = _Side(input_url, format)
     parts = _Side(output_url, format)
     key = key or SortKey()
+    # What was a table and is text now is judged as the lines that `mr run` writes for its rows.
+    for table, other in ((sources, parts), (parts, sources)):
+        if table.format in ("csv", "jsonl", "parquet", "arrow") and other.format == "text":
+            key = table.as_lines(key)
     for side in (sources, parts):
         side.check(key)
     order = _Order(key)
@@ -233,6 +191,17 @@ class _Side:
         if self.format in ("csv", "parquet", "arrow"):
             self._source = replace(self._source, schema=read_schema(self._source, files=self.files))
 
+    def as_lines(self, key: SortKey) -> SortKey:
+        """Have the rows of this table read as lines; returns a key for those, of the columns or fields of ``key``."""
+        self._source = replace(self._source, schema=read_schema(self._source, files=self.files))
+        assert self._source.schema is not None
+        fields = {field.name: field.type for field in self._source.schema}
+        if (key.columns or len(fields) > 1) and key.separator is None:
+            self.check(key if key.field is None else replace(key, field=None, columns=(next(iter(fields)),)))
+            key = ColumnsOfLines.of_table(key, fields)
+        self.format = "lines"
+        return key
+
     def check(self, key: SortKey) -> None:
         """Raise BadJob or BadInput unless the records can be judged by ``key``."""
         url = self.files[0].url
@@ -242,7 +211,7 @@ class _Side:
             raise BadJob(
                 f"{url} is text: give --key the number of a field instead of {','.join(key.columns)}"
             )
-        if self.format in ("text", "records"):
+        if self.format in ("text", "lines", "records"):
             return
         if not key.columns:
             raise BadJob(
@@ -261,6 +230,10 @@ class _Side:
         if self.format == "text":
             for block in read_blocks(file):
                 yield _Lines(block, key)
+            return
+        if self.format == "lines":
+            for batch in _batches(self._source, file):
+                yield _Lines(_as_block(batch), key)
             return
         for split in plan_splits(self._source, split_bytes=1 << 62, files=[file]):
             for numbers, rows in read_records(split, self._source):
@@ -336,6 +309,18 @@ def read_blocks(file: InputFile, block_bytes: int = BLOCK_BYTES) -> Iterator[Blo
                     data = pieces[0] + bytes(WORD_BYTES)
                     yield Block(data=data, starts=np.zeros(1, np.int64), ends=np.array([size]))
                 return
+
+
+def _batches(source: Source, file: InputFile) -> Iterator[pa.RecordBatch]:
+    for split in plan_splits(source, split_bytes=1 << 62, files=[file]):
+        yield from (batch for batch in read_batches(split, source) if batch.num_rows)
+
+
+def _as_block(batch: pa.RecordBatch) -> Block:
+    """Return the rows of a batch as the lines that the writer of text makes of them."""
+    sink = io.BytesIO()
+    TextWriter(sink).write_batch(batch)
+    return _cut(sink.getvalue() + bytes(WORD_BYTES), sink.tell())
 
 
 def _cut(data: bytes, size: int) -> Block:

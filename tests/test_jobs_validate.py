@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 import jobs.cli.data
 from jobs.fingerprints import Block, add_up, fingerprints
-from jobs.validate import SortKey, Verdict, read_blocks, validate
+from jobs.sort_key import SortKey
+from jobs.validate import Verdict, read_blocks, validate
 from mapreduce.errors import BadInput, BadJob, MissingInput
 from mapreduce.sources import Source, list_files
 

@@ -102,3 +102,49 @@ def test_the_time_that_is_printed_is_that_of_the_record(mr: MrCommand, engine: s
     )
     seconds = json.loads(Path("a.json").read_text())["seconds"]
     assert f"j: {seconds:.2f} s" in ended.err or f"j: {seconds * 1000:.3g} ms" in ended.err, ended.err
+
+
+def test_runs_of_a_comparison_are_left_out_of_the_list_and_what_they_print_is_in_their_logs(
+    mr: MrCommand,
+) -> None:
+    job_file("yield value['user'], 1")
+    Path("j.py").write_text(
+        Path("j.py").read_text().replace("def j(rows):", "def j(rows):\n    print('hello')")
+    )
+    mr.run("j.py", "visits.csv")
+    arguments = ("--runs", 1, "--workers", 1, "--replication", 1, "--no-baseline")
+    ended = mr("compare", "j.py", "visits.csv", *arguments)
+    assert ended.code == 0, ended.err
+    assert "hello" not in ended.out + ended.err
+    few, every = mr("runs"), mr("runs", "--all").out.splitlines()
+    assert few.out.splitlines()[0].split() == ["run", "engine", "outcome", "time", "output"]
+    assert len(few.out.splitlines()) == 2
+    assert few.err == "4 runs of mr compare left out; --all lists them too\n"
+    assert [line.split()[1] for line in every[1:]].count("dag") == 2
+    assert len(every) == 6
+    for line in every[2:]:
+        assert "--- driver.log\nhello\n" in mr("log", line.split()[0]).out
+
+
+@pytest.mark.parametrize("key", ["ts", "user,ts", "user"])
+def test_a_table_that_was_sorted_into_text_is_judged_by_the_same_key(mr: MrCommand, key: str) -> None:
+    rows = [f"{number * 7 % 12},u{number * 5 % 11}\n" for number in range(30)]
+    Path("visits.csv").write_text("ts,user\n" + "".join(rows))
+    mr.run("sort", "visits.csv", "-p", f"key={key}", "-p", "partitions=2")
+    assert mr("validate", "visits.csv", "out", "--key", key).out.startswith("valid: 30 records in 2 parts")
+    lines = [line for part in mr.parts() for line in part.decode().splitlines()]
+    number = {"ts": 1, "user": 2}.get(key)
+    if number is not None:  # the number of the field does as well
+        assert mr("validate", "visits.csv", "out", "--key", number).code == 0
+    Path("wrong.txt").write_text("".join(f"{line}\n" for line in [*lines[1:], lines[0]]))
+    assert "belongs before" in mr("validate", "visits.csv", "wrong.txt", "--key", key).err
+    Path("other.txt").write_text("".join(f"{line}\n" for line in [*lines[:-1], lines[-1] + "x"]))
+    assert "not the same ones" in mr("validate", "visits.csv", "other.txt", "--key", key).err
+    assert "no column 'x'; the columns are: ts, user" in mr("validate", "visits.csv", "out", "--key", "x").err
+
+
+def test_lines_that_were_sorted_into_a_table_are_judged_as_lines(mr: MrCommand) -> None:
+    Path("in.txt").write_text("a 3\nb 1\nc 2\n")
+    mr.run("sort", "in.txt", "-p", "key=2", "--output-format", "csv")
+    assert mr("validate", "in.txt", "out", "--key", "2").out.startswith("valid: 3 records")
+    assert mr("validate", "in.txt", "out", "--key", "1").code == 1

@@ -105,15 +105,17 @@ def validate(
 
     Both are a file, a folder or a pattern. In order inside each part, in order across the parts by name,
     and the same records as INPUT (their number, and the 128-bit sum of a fingerprint of each one), as
-    TeraValidate does. Any format that mr reads; tables need --key with the columns.
+    TeraValidate does. Any format that mr reads; tables need --key with the columns, also where one of the two
+    is a table and the other the text that was written for it.
     """
     from mapreduce.pandas_import import put_off_pandas
 
     put_off_pandas()
     from jobs import validate as validating
+    from jobs.sort_key import SortKey
 
     is_field = key is not None and key.lstrip("-").isdigit()
-    sort_key = validating.SortKey(
+    sort_key = SortKey(
         field=int(key) if key is not None and is_field else None,
         columns=tuple(key.split(",")) if key is not None and not is_field else (),
         separator=separator,

@@ -11,19 +11,39 @@ from jobs.sizes import say_count
 
 
 @click.command()
+@click.option("--all", "everything", is_flag=True, help="Also those that mr compare made.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON lines.")
-def runs(as_json: bool) -> None:
+def runs(everything: bool, as_json: bool) -> None:
     """List past runs, the newest last."""
+    from dag.units import show_seconds
     from mapreduce.home import list_runs
 
-    for record in list_runs():
-        if as_json:
+    found = list_runs()
+    shown = [record for record in found if everything or record.get("command", [])[1:2] != ["compare"]]
+    if as_json:
+        for record in shown:
             click.echo(json.dumps(record))
-        else:
-            seconds = f"{record['seconds']:8.2f} s" if "seconds" in record else " " * 10
-            click.echo(
-                f"{record['run']:44} {record['outcome']:11} {seconds}  {record.get('output') or ''}".rstrip()
+        return
+    rows = [("run", "engine", "outcome", "time", "output")]
+    rows += [
+        (
+            record["run"], record.get("engine", ""), record["outcome"],
+            show_seconds(record["seconds"]) if "seconds" in record else "", record.get("output") or "",
+        )
+        for record in shown
+    ]  # fmt: skip
+    if shown:
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for run, engine, outcome, time, output in rows:
+            cells = (
+                run.ljust(widths[0]),
+                engine.ljust(widths[1]),
+                outcome.ljust(widths[2]),
+                time.rjust(widths[3]),
             )
+            click.echo("  ".join((*cells, output)).rstrip())
+    if left := len(found) - len(shown):
+        click.echo(f"{say_count(left, 'run')} of mr compare left out; --all lists them too", err=True)
 
 
 @click.command()
