@@ -64,9 +64,8 @@ def keep_parts(filesystem: Any, output: Output, parts: int) -> int:
         if path.rpartition("/")[2] in names:
             kept_bytes += int(info["size"])
         else:
-            drop = getattr(
-                filesystem, "drop", filesystem.rm_file
-            )  # a store that can undelete need not keep it
+            # A store that can undelete need not keep it.
+            drop = getattr(filesystem, "drop", filesystem.rm_file)
             drop(path)
     return kept_bytes
 

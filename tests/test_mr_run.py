@@ -444,3 +444,23 @@ def test_standard_input_is_read_whole_and_refused_the_second_time(
         with pytest.raises(BadJob, match="given twice"):
             run(wordcount, ["-", "-"], output=tmp_path / "twice", workers=0)
     assert not (tmp_path / "twice").exists()
+
+
+def test_a_stage_of_a_long_loop_travels_with_no_more_than_one_of_a_short_loop(tmp_path: Path) -> None:
+    from mapreduce.inputs import Source
+    from mapreduce.pickling import pickle_by_value
+    from mapreduce.planning import Made, plan_stage
+    from mapreduce.stages import Dataset, plan
+
+    (tmp_path / "in.txt").write_text("a\n")
+
+    def program_of(rounds: int) -> bytes:
+        source = Source(urls=(str(tmp_path / "in.txt"),))
+        last = Dataset(source=source)
+        for _ in range(rounds):
+            last = Stage(map=words, side={"aside": Stage(map=words)(last)})(last)
+        made = {step.computation: Made(source=Source(urls=()), schema=None, parts=1) for step in plan(last)}
+        folder = str(tmp_path / "out")
+        return pickle_by_value(plan_stage(last, made, Options(workers=1), folder=folder, final=True).program)
+
+    assert len(program_of(300)) == len(program_of(2))
