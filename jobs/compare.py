@@ -29,8 +29,9 @@ from jobs.compare_cluster import ClusterUse
 from jobs.compare_driver import Way
 from jobs.compare_rows import Seen, graph_engine, mapreduce_engine
 from jobs.compare_watch import watch_processes
+from jobs.report.derive import covered
 from jobs.report.model import Comparison, Drawing, Edge, Engine, Moment, Parallelism, Rewrites
-from jobs.sizes import exact_size, say_count
+from jobs.sizes import exact_size
 from mapreduce.channel import receive_frame, send_frame
 from mapreduce.driving import source_of
 from mapreduce.errors import JobError
@@ -110,7 +111,7 @@ def compare(
                 if number:
                     seen[label].append(run)
         dag = next(label for label, way in ways.items() if way.engine == "dag")
-        graph = drivers[dag].ask(("describe", ""))
+        graph = drivers[dag].ask(("describe", str(1 + _shown(seen[dag]))))  # the first was to warm up
     engines = [_engine(label, way, seen[label], options) for label, way in ways.items()]
     return Comparison(
         job=found.name,
@@ -272,12 +273,15 @@ def _engine(label: str, way: Way, seen: Sequence[Seen], options: Options) -> Eng
     build = graph_engine if way.engine == "dag" else mapreduce_engine
     workers = max(options.workers, 1) if way.engine != "single" else 1
     replication = 0 if way.engine == "dag" else int(way.options["store_options"].get("replication", 1))
-    order = sorted(range(len(seen)), key=lambda at: seen[at].wall_s)
-    shown = order[(len(order) - 1) // 2]
     return build(
-        seen, shown, engine=way.engine, label=label, workers=workers, replication=replication,
+        seen, _shown(seen), engine=way.engine, label=label, workers=workers, replication=replication,
         command=_command(way),
     )  # fmt: skip
+
+
+def _shown(seen: Sequence[Seen]) -> int:
+    """Return which run is drawn: the median one, of an even number the faster of the middle two."""
+    return sorted(range(len(seen)), key=lambda at: seen[at].wall_s)[(len(seen) - 1) // 2]
 
 
 def _command(way: Way) -> str:
@@ -336,5 +340,5 @@ def _warnings(runs: int) -> Iterator[str]:
         yield "one core: nothing can run at the same time as anything else"
     if load > cores + 1.5:
         yield f"the machine was busy: a load of {load:.1f} on {cores} cores at the end"
-    if runs < 5:
-        yield f"{say_count(runs, 'run')} of each: the spread says little"
+    if 1 < runs < 5:
+        yield f"{runs} runs of each: the true median lies between lowest and highest with a chance of {covered(runs):.0%}"

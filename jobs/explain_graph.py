@@ -16,7 +16,7 @@ from dag.graph import Graph
 from dag.rewrite import optimise
 from dag.units import show_seconds
 from jobs.engine import place_of
-from jobs.graph_facts import without_written
+from jobs.graph_facts import say_rewrites, without_written
 from jobs.lower import Lowering
 from jobs.samples import first_dataset, splits_of
 from jobs.sizes import format_size
@@ -96,9 +96,10 @@ def explain_graph(
             f"{format_size(whole)}; times are those of a core that does nothing else"
         )
     tasks = expand(graph)
+    applied, refused = say_rewrites(rewritten)
     return ExplainedGraph(
         graph=graph, tasks=tasks, analysis=analyse(tasks, workers=workers),
-        applied=rewritten.applied, refused=rewritten.refused, measured=tried is not None, untried=untried,
+        applied=tuple(applied), refused=tuple(refused), measured=tried is not None, untried=untried,
         scheduler=scheduler, scheduler_reason=reason, basis=basis,
         notes=tuple(notes),
     )  # fmt: skip

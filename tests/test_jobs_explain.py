@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from mr_command import MrCommand
 from jobs.catalog import find_job
 from jobs.engine import run
 from jobs.explain_graph import explain_graph
+from jobs.graph_facts import describe_run
 from jobs.trial import Trial, _extrapolate, _Tried, try_graph
 from mapreduce import Options
 from mapreduce.inputs import Source
@@ -164,3 +166,38 @@ def test_a_line_through_two_samples_leads_to_the_whole_input(
     found = _extrapolate(smaller, larger, 10_000)
     assert found.work_s["op"] == pytest.approx(work_s)
     assert found.size_bytes["op"] == made
+
+
+def test_the_picture_and_the_numbers_of_a_loop_that_decides_as_it_goes_are_of_all_its_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(500)
+    Path("loop.py").write_text(LOOP)
+    ran = run(find_job("loop.py"), "in.txt", output="out", options=Options(workers=2), scheduler="threads")
+    said = describe_run(ran, 2)
+    assert len(ran.graphs) == 3
+    assert said["parallelism"]["tasks"] == len(ran.rows)
+    assert said["parallelism"]["work_s"] == pytest.approx(sum(row.end - row.start for row in ran.rows))
+    assert said["parallelism"]["measured_s"] <= max(row.end for row in ran.rows) - min(
+        row.start for row in ran.rows
+    )
+    assert all(f" {row.stage} " in said["text"] for row in ran.rows)
+    assert "the graph as it ran<" in said["svg"]
+    assert any("keeps_keys=True" in line for line in said["refused"])
+    # Two graphs with one name for two nodes cannot be drawn as one.
+    other = run(find_job("loop.py"), "in.txt", output="out2", options=Options(workers=2), scheduler="threads")
+    mixed = describe_run(replace(ran, graphs=(*ran.graphs, other.graphs[0])), 2)
+    largest = max(len(each.tasks) for each in ran.graphs)
+    assert f"the largest of 4: {largest} of {len(ran.rows)} tasks" in mixed["svg"]
+    assert mixed["parallelism"]["tasks"] == largest < len(ran.rows)
+
+
+def test_a_rewrite_names_the_box_that_its_operators_are_drawn_as(mr: MrCommand) -> None:
+    assert mr("generate", "points", "p.csv", "--size", "20kB", "--quiet").code == 0
+    said = mr("explain", "gradient", "p.csv", "-p", "iterations=2", "--engine", "dag", "--workers", 2).out
+    boxes, _, rewrites = said.partition("rewritten:")
+    assert "iteration.fold " not in boxes
+    (line,) = (line for line in rewrites.splitlines() if line.startswith("  iteration.fold"))
+    assert "iteration.reduce" in boxes
+    assert "iteration.reduce" in line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import fnmatch
+import itertools
 import json
 import math
 import re
@@ -50,6 +51,7 @@ from jobs.report.model import (
 )
 from jobs.report.pictures import Piece, draw_bar, draw_timeline, thinned
 from jobs.report.stored import from_json, json_schema, to_json
+from jobs.report.terminal import print_comparison
 from jobs.report.trace import to_trace
 from jobs.report.words import say_headline, say_verdict
 from mapreduce.errors import BadInput
@@ -262,8 +264,71 @@ def test_the_verdict_names_times_bytes_memory_and_the_outputs() -> None:
     assert say_verdict(made) == (
         "DAG is 3.0× faster than MapReduce: 2.00 s instead of 6.00 s, reading and writing 3.0× fewer bytes"
         " (1.00 GB instead of 3.00 GB) and taking 3.0× as much memory (300 MB instead of 100 MB at the peak);"
-        " outputs are identical (sha256 abababababab)."
+        " one run each: no more than a hint; outputs are identical (sha256 abababababab)."
     )
+
+
+def test_memory_that_was_there_before_a_run_began_is_no_merit_of_an_engine() -> None:
+    def held(kind: str, idle: int, peak: int) -> Engine:
+        samples = (Sample(at_s=0.0, memory_bytes=idle), Sample(at_s=0.5, memory_bytes=peak))
+        return engine(
+            kind, runs=(Run(wall_s=1.0, cpu_s=1.0, input_bytes=5, peak_memory_bytes=peak),), memory=samples
+        )
+
+    small = comparison(held("mapreduce", 300, 340), held("dag", 100, 130))
+    small = replace(small, inputs={"in": 50})
+    assert "memory" not in say_verdict(small)
+    assert "mapreduce: 300 B of 340 B; dag: 100 B of 130 B" in sentences.say_idle(small)
+    assert sentences.say_idle(small) in to_html(small)
+    assert sentences.say_idle(small) in to_markdown(small)
+    large = replace(small, inputs={"in": 500})
+    assert "taking 2.6× less memory" in say_verdict(large)
+    data = comparison(held("mapreduce", 110, 340), held("dag", 100, 130))
+    assert "taking 2.6× less memory" in say_verdict(replace(data, inputs={"in": 50}))
+
+
+@pytest.mark.parametrize(("count", "said"), [(2, "50%"), (3, "75%"), (5, "94%"), (9, "95%")])
+def test_the_report_says_what_so_many_runs_can_tell_and_which_of_them_is_drawn(count: int, said: str) -> None:
+    walls = [1.0 + at for at in range(count)]
+    made = comparison(engine("mapreduce", *walls, shown=1), engine("dag", *walls))
+    if count < 6:  # each run is above the median or below it, as a coin falls
+        coins = list(itertools.product((0, 1), repeat=count))
+        assert said == f"{sum(0 < sum(each) < count for each in coins) / len(coins):.0%}"
+    assert f"covers the true median with {said}" in to_html(made)
+    assert f"mapreduce, run 2 of {count} (2.00 s); dag, run 1 of {count} (1.00 s)" in to_html(made)
+    one = comparison(engine("mapreduce", 1.0), engine("dag", 9.0))
+    assert "one run each: no more than a hint" in say_verdict(one)
+    assert sentences.say_shown(one) == ""
+
+
+def test_warnings_stand_under_the_verdict_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
+    made = replace(make_comparison(), warnings=("the machine was busy",))
+    print_comparison(made)
+    for text in (to_html(made), to_markdown(made), capsys.readouterr().out):
+        assert (
+            text.index("outputs are identical") < text.index("the machine was busy") < text.index("wall time")
+        )
+
+
+def test_a_time_above_the_bounds_says_what_the_bounds_leave_out() -> None:
+    shape = Parallelism(work_s=2.0, span_s=1.0, burdened_span_s=1.0, tasks=3, workers=2, measured_s=2.5)
+    runs = (Run(wall_s=3.0, cpu_s=1.0, tasks=8),)
+    made = comparison(engine("mapreduce", 4.0), engine("dag", runs=runs), parallelism=shape)
+    (row,) = (row for row in tables.parallelism_table(made).rows if row[0].text == "measured")
+    assert "500 ms above the upper bound: starting tasks and waiting" in row[2].text
+    assert "the other 500 ms of this run's 3.00 s plan and publish" in row[2].text
+    assert "3 of 8 tasks" in to_html(made)
+    within = replace(made, parallelism=replace(shape, measured_s=1.9, tasks=8))
+    assert "above" not in str(tables.parallelism_table(within))
+    assert sentences.say_part_of_graph(within) == ""
+
+
+def test_a_column_in_which_nothing_stands_is_left_out() -> None:
+    heads = [
+        tables.score_tables(comparison(engine("mapreduce", *walls), engine("dag", 1.0, 1.1)))[0].table.head
+        for walls in ((5.0, 6.0), (1.0, 1.2))
+    ]
+    assert ["noise" in head for head in heads] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -519,9 +584,10 @@ def test_markdown_says_in_its_tables_and_sentences_what_the_page_says() -> None:
     said = [
         *(say(made) for say in (
             sentences.say_amplification, sentences.say_deviations, sentences.say_without_io, sentences.say_barriers,
-            sentences.say_cost, sentences.say_rounds, say_headline,
+            sentences.say_cost, sentences.say_rounds, sentences.say_noise_rule, sentences.say_shown,
+            say_headline,
         )),
-        sentences.NOISE_RULE, sentences.MODEL_RULE, sentences.IO_RULE, made.command, *made.warnings,
+        sentences.MODEL_RULE, sentences.IO_RULE, made.command, *made.warnings,
     ]  # fmt: skip
     for sentence in said:
         assert sentence
@@ -630,7 +696,7 @@ def test_two_comparisons_become_one_only_for_equal_work() -> None:
     slower = say_headline(combine([quick, one], ["fast", "slow"]))
     assert re.fullmatch(r"DAG is [34]\.\d× slower in slow than in fast", slower)
     for each in tables.score_tables(both):  # a column for each file, not for each way of each file
-        assert each.table.head == ("", "a", "b", "a / b", "noise")
+        assert each.table.head[:4] == ("", "a", "b", "a / b")
     assert [each.title for each in tables.score_tables(both)] == [e.label for e in one.engines]
     assert Page(to_html(both)).ids == list(SECTIONS)
     assert combine([one], ["a"]) is one

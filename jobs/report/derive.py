@@ -31,8 +31,8 @@ def spread(values: Sequence[float]) -> Spread:
     """Return the spread of repeated measurements, at least one.
 
     The interval is the narrowest pair of order statistics that covers the median with 95 %, by the binomial distribution: no
-    distribution of times is assumed.  Fewer than six runs cannot reach 95 %; then it is the lowest and the highest (94 % for
-    five).
+    distribution of times is assumed.  Fewer than six runs cannot reach 95 %; then it is the lowest and the highest
+    (see ``covered``).
     """
     ordered = sorted(values)
     count = len(ordered)
@@ -51,6 +51,27 @@ def spread(values: Sequence[float]) -> Spread:
         high=ordered[count - 1 - outside],
         count=count,
     )
+
+
+def covered(count: int) -> float:
+    """Return how likely it is that the true median is within the ``Spread`` of ``count`` runs, at least: 0 of one run.
+
+    >>> covered(1), covered(3), covered(5), covered(20)
+    (0.0, 0.75, 0.9375, 0.95)
+    """
+    return 1 - 2.0 ** (1 - count) if count < 6 else 0.95
+
+
+def idle_bytes(engine: Engine) -> int:
+    """Return the memory of an engine's warm processes as the shown run began; 0 where that was not seen."""
+    return engine.memory[0].memory_bytes if engine.memory else 0
+
+
+def mostly_idle(one: Engine, other: Engine) -> bool:
+    """Tell whether most of the difference of two peaks was there before anything ran: interpreters, not data."""
+    peaks = one.run.peak_memory_bytes - other.run.peak_memory_bytes
+    idle = idle_bytes(one) - idle_bytes(other)
+    return bool(idle) and 2 * abs(peaks - idle) < abs(peaks)
 
 
 def noise_decides(one: Spread, other: Spread) -> bool:
@@ -121,7 +142,7 @@ METRICS = (
         name="through files, all", unit="bytes", value=lambda run: through_files(run),
         about="input, output, store with copies, spills twice",
     ),
-    Metric(name="shuffle", unit="bytes", value=lambda run: run.shuffle_bytes, about="written and read by shuffles"),
+    Metric(name="shuffle, written and read", unit="bytes", value=lambda run: run.shuffle_bytes, about="on disk or in memory"),
     Metric(name="worker to worker", unit="bytes", value=lambda run: run.moved_bytes, about="values sent from process to process"),
     Metric(name="spilled", unit="bytes", value=lambda run: run.spilled_bytes, about="to local disk"),
     Metric(

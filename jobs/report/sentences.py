@@ -9,7 +9,9 @@ from .derive import (
     amplification,
     barrier_wait_s,
     cores_to_beat,
+    covered,
     difference,
+    idle_bytes,
     noise_decides,
     pairs,
     shown_engines,
@@ -143,11 +145,49 @@ def _say_later(slow: Engine, fast: Engine, source: str) -> str:
     return f"A later round of the graph is {words}{f' in {source}' if source else ''}."
 
 
-NOISE_RULE = (
-    "Medians. Below them the interval that covers the true median with 95 % (order statistics, no distribution assumed; with"
-    " fewer than six runs it is the fastest to the slowest) and the median absolute deviation. Where the intervals of the two"
-    " that the ratio is of overlap, noise decides, and no difference is claimed."
-)
+def say_shown(comparison: Comparison) -> str:
+    """Return which run of each engine is drawn, and how long it took; empty where there was only one of each."""
+    engines = shown_engines(comparison)
+    if all(len(engine.runs) == 1 for engine in engines):
+        return ""
+    said = [
+        f"{engine.label}, run {engine.shown + 1} of {len(engine.runs)} ({say_seconds(engine.run.wall_s)})"
+        for engine in engines
+    ]
+    return f"Drawn from one run of each, the median one or the faster of the middle two: {'; '.join(said)}."
+
+
+def say_idle(comparison: Comparison) -> str:
+    """Return what of the memory was there before the shown runs began; empty where that was not seen."""
+    said = [
+        f"{engine.label}: {format_size(idle_bytes(engine))} of {format_size(engine.run.peak_memory_bytes)}"
+        for engine in shown_engines(comparison)
+        if idle_bytes(engine) and engine.run.peak_memory_bytes
+    ]
+    return f"Of the peak, warm processes held this before the run began: {'; '.join(said)}." if said else ""
+
+
+def say_part_of_graph(comparison: Comparison) -> str:
+    """Return of how many of the run's tasks the graph's numbers are; empty if of all."""
+    found, whole = comparison.parallelism, comparison.dag.run.tasks
+    if found is None or found.tasks >= whole:
+        return ""
+    return f"The job ran several graphs; these numbers are those of the largest: {found.tasks:,} of {whole:,} tasks."
+
+
+def say_noise_rule(comparison: Comparison) -> str:
+    """Return what the intervals of the scoreboard are, with what so many runs can tell."""
+    count = min(len(engine.runs) for engine in shown_engines(comparison))
+    if count == 1:
+        return "One run: there is no interval, and a difference is no more than a hint."
+    interval = "the interval" if count > 5 else "from the fastest to the slowest, the interval"
+    return (
+        f"Medians of {count} runs. Below them, {interval} that covers the true median with {covered(count):.0%}"
+        " (order statistics, no distribution assumed), and the median absolute deviation. Where the intervals of the two"
+        " that the ratio is of overlap, noise decides, and no difference is claimed."
+    )
+
+
 MODEL_RULE = (
     "Model, MapReduce: the sum over stages of input + 2 × spill + replication × intermediate, + output. DAG: input + output."
     " Input means bytes asked for; a split of text asks for up to 64 KiB beyond its end, to find the end of its last line, and"

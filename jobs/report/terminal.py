@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .derive import sources
 from .model import Comparison
+from .sentences import say_shown
 from .tables import Table, score_tables, time_table
 from .words import say_scheduler, say_subject, say_verdict
 
@@ -27,6 +28,8 @@ def print_comparison(comparison: Comparison) -> None:
         console = Console(width=160)  # a pipe has no width; do not fold the tables
     console.print(say_subject(comparison), highlight=False, markup=False)
     console.print(say_verdict(comparison), style="bold", highlight=False, markup=False)
+    for line in comparison.warnings:
+        console.print(f"Note: {line}", highlight=False, markup=False)
     if scheduler := say_scheduler(comparison):
         console.print(scheduler, highlight=False, markup=False)
     for titled in score_tables(comparison):
@@ -36,6 +39,8 @@ def print_comparison(comparison: Comparison) -> None:
         console.print(_grid(_with_noise_in_words(titled.table)))
     if len(sources(comparison)) == 1:
         console.print()
+        if shown := say_shown(comparison):
+            console.print(shown, highlight=False, markup=False)
         console.print(_grid(time_table(comparison)))
 
 
@@ -54,7 +59,9 @@ def _grid(table: Table) -> Grid:
 
 
 def _with_noise_in_words(table: Table) -> Table:
-    """Return the scoreboard without its last column; where noise decides, the ratio says so."""
+    """Return the scoreboard without its column of noise; where noise decides, the ratio says so."""
+    if table.head[-1] != "noise":
+        return table
     rows = []
     for *cells, ratio, noise in table.rows:
         said = f"{ratio.text} noise" if noise.marked else ratio.text

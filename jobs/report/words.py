@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dag.units import show_seconds
 
 from ..sizes import format_size, say_count
-from .derive import Pair, Spread, noise_decides, pairs, sources, spread, through_files, wall
-from .model import Comparison, Engine
+from .derive import Pair, Spread, mostly_idle, noise_decides, pairs, sources, spread, through_files, wall
+from .model import Comparison
 
 #: Up to this factor two numbers are said to be about the same.
 ALIKE = 1.05
@@ -107,11 +107,14 @@ def say_verdict(comparison: Comparison) -> str:
 def say_details(comparison: Comparison) -> str:
     """Return the verdict's numbers: times, bytes through files, memory, and that the outputs are alike."""
     several = len(sources(comparison)) > 1
-    said = _say_several(comparison) if several else _say_pair(comparison.mapreduce, comparison.dag)
+    said = _say_several(comparison) if several else _say_pair(comparison)
+    if min(len(engine.runs) for pair in pairs(comparison) for engine in (pair.mapreduce, pair.dag)) == 1:
+        said += "; one run each: no more than a hint"
     return f"{said}; outputs are identical (sha256 {comparison.output_sha256[:12]})."
 
 
-def _say_pair(slow: Engine, fast: Engine) -> str:
+def _say_pair(comparison: Comparison) -> str:
+    slow, fast = comparison.mapreduce, comparison.dag
     files = tuple(spread([through_files(run) for run in engine.runs]).median for engine in (slow, fast))
     peak = tuple(spread([run.peak_memory_bytes for run in engine.runs]).median for engine in (slow, fast))
     one, other = wall(slow), wall(fast)
@@ -119,7 +122,9 @@ def _say_pair(slow: Engine, fast: Engine) -> str:
         times = f"{_say_interval(other)} against {_say_interval(one)}"
     else:
         times = f"{say_seconds(other.median)} {'instead of' if one.median != other.median else 'and'} {say_seconds(one.median)}"
-    return f"{times}, {_say_files(*files)}{_say_memory(*peak)}"
+    # Beside a small input the interpreters are what differs, which says nothing of the engines' handling of data.
+    small = sum(comparison.inputs.values()) < min(peak) and mostly_idle(slow, fast)
+    return f"{times}, {_say_files(*files)}{'' if small else _say_memory(*peak)}"
 
 
 def _say_interval(found: Spread) -> str:
