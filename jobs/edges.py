@@ -45,6 +45,8 @@ def _first_lines(edges: Dataset) -> list[bytes]:
         return []
     for split in plan_splits(source, split_bytes=64 << 20):
         for batch in read_batches(split, source, block_bytes=_HEAD_BYTES):
+            if "line" not in batch.schema.names:  # a table, which is refused with the plan
+                return []
             lines: list[bytes] = batch.slice(0, 1000).column("line").to_pylist()
             return lines
     return []

@@ -21,6 +21,8 @@ SLOP = 1.1
 """A rest of up to a tenth of a split goes to the last split, not to a task of its own (as in Hadoop)."""
 SMALLEST_CUT_BYTES = 1 << 20
 """``min_splits`` cuts no smaller than this: a task costs more than reading so little."""
+BEYOND_BYTES = 8 << 10
+"""At least so much is read behind the end of a range of a sample, to find the end of its last line."""
 
 
 def plan_splits(
@@ -119,6 +121,9 @@ def _sample(file: InputFile, source: Source, total: int) -> Iterator[Piece]:
     """Yield evenly spaced small pieces of one file; all of a file that cannot be read in parts."""
     pieces = list(_cut(file, source, source.sample_range_bytes))
     wanted = round((source.sample_ranges or 1) * file.bytes / total) if total else 1
+    if wanted * (source.sample_range_bytes + BEYOND_BYTES) >= file.bytes:  # all of it, in one read, is less
+        yield from _cut(file, source, max(file.bytes, 1))
+        return
     wanted = min(max(wanted, 1), len(pieces))
     yield from (pieces[number * len(pieces) // wanted] for number in range(wanted))
 

@@ -148,3 +148,21 @@ def test_lines_that_were_sorted_into_a_table_are_judged_as_lines(mr: MrCommand) 
     mr.run("sort", "in.txt", "-p", "key=2", "--output-format", "csv")
     assert mr("validate", "in.txt", "out", "--key", "2").out.startswith("valid: 3 records")
     assert mr("validate", "in.txt", "out", "--key", "1").code == 1
+
+
+def test_library_jobs_on_lines_say_what_to_do_with_a_table(mr: MrCommand) -> None:
+    assert mr.refuse("sort", "visits.csv") == (
+        "job 'sort': a table needs -p key=COLUMN, of ts, user; or --format text sorts its lines"
+    )
+    for job in ("wordcount", "distinct", "pagerank", "connected_components"):
+        assert f"job '{job}' reads lines of text, but visits.csv is read as csv; give" in mr.refuse(
+            job, "visits.csv"
+        )
+
+
+@pytest.mark.parametrize("lines", [100, 40_000])
+def test_a_sample_of_a_small_file_reads_no_more_than_the_file(mr: MrCommand, lines: int) -> None:
+    Path("in.txt").write_text("".join(f"{number * 7919 % 100_003:08d} and more\n" for number in range(lines)))
+    mr.run("sort", "in.txt")
+    record = json.loads(mr("log", "last", "--json").out)
+    assert [stage["bytes_in"] for stage in record["stages"]] == [Path("in.txt").stat().st_size] * 2

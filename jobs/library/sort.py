@@ -145,6 +145,11 @@ def sort_by_columns(
                     raise BadJob(
                         f"job 'sort': text has no column {name!r}; give a field number, such as key=1"
                     )
+                if name == "line":
+                    raise BadJob(
+                        f"job 'sort': a table needs -p key=COLUMN, of {', '.join(schema.names)}; "
+                        "or --format text sorts its lines"
+                    )
                 raise BadJob(f"job 'sort': no column {name!r}; the columns are: {', '.join(schema.names)}")
             kind = schema.field(name).type
             if numeric and not (
