@@ -304,7 +304,10 @@ def test_the_report_says_what_so_many_runs_can_tell_and_which_of_them_is_drawn(c
 def test_warnings_stand_under_the_verdict_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
     made = replace(make_comparison(), warnings=("the machine was busy",))
     print_comparison(made)
-    for text in (to_html(made), to_markdown(made), capsys.readouterr().out):
+    printed = capsys.readouterr().out
+    assert sentences.say_idle(made)[:60] in printed
+    assert sentences.say_shown(made)[:60] in printed
+    for text in (to_html(made), to_markdown(made), printed):
         assert (
             text.index("outputs are identical") < text.index("the machine was busy") < text.index("wall time")
         )

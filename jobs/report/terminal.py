@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .derive import sources
 from .model import Comparison
-from .sentences import say_shown
+from .sentences import say_idle, say_shown
 from .tables import Table, score_tables, time_table
 from .words import say_scheduler, say_subject, say_verdict
 
@@ -37,6 +37,9 @@ def print_comparison(comparison: Comparison) -> None:
         if titled.title:
             console.print(titled.title, style="bold", highlight=False, markup=False)
         console.print(_grid(_with_noise_in_words(titled.table)))
+    if idle := say_idle(comparison):
+        console.print()
+        console.print(idle, highlight=False, markup=False)
     if len(sources(comparison)) == 1:
         console.print()
         if shown := say_shown(comparison):
