@@ -7,10 +7,12 @@ stay are held by a future.  A shuffle's pieces travel as one bundle per producer
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from .cluster_run import ClusterRun
@@ -130,7 +132,14 @@ class Cluster:
         return sum(peaks.values())
 
     def close(self, *, at_once: bool = False) -> None:
-        """Leave the cluster, or end the processes that were started: ``at_once`` whatever they are doing."""
+        """Leave the cluster, or end the processes that were started: ``at_once`` whatever they are doing.
+
+        At once, since something failed: what Dask has to say of lost connections would bury the error that is on its way.
+        """
+        with _silent() if at_once else contextlib.nullcontext():
+            self._close(at_once)
+
+    def _close(self, at_once: bool) -> None:
         from distributed.utils import TimeoutError as Late
 
         try:
@@ -234,10 +243,31 @@ def _start_processes(workers: int, memory_bytes: int, spill: bool) -> Any:
         _leave_main_alone()
         return LocalCluster(
             n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None,
-            memory_limit=share + WORKER_BASE_BYTES, silence_logs=logging.CRITICAL, host="127.0.0.1",
+            memory_limit=share + WORKER_BASE_BYTES, silence_logs=logging.CRITICAL + 1, host="127.0.0.1",
             # None turns the dashboard off, and would still ask for its usual port.
             scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
         )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Have Dask and asyncio log nothing, also of tasks that nobody waits for any more."""
+    names = ("distributed", "tornado", "asyncio")
+    loggers = [logging.getLogger(name) for name in names]
+    loggers += [
+        known
+        for name, known in logging.root.manager.loggerDict.items()
+        if isinstance(known, logging.Logger) and name.startswith(tuple(f"{each}." for each in names))
+    ]
+    spoke = [logger for logger in loggers if not logger.disabled]
+    for logger in spoke:
+        logger.disabled = True
+    try:
+        yield
+        gc.collect()  # tasks tell of their exceptions when they go
+    finally:
+        for logger in spoke:
+            logger.disabled = False
 
 
 async def _kill(nannies: Sequence[Any]) -> None:

@@ -138,9 +138,9 @@ def run(
                 )
             )
 
-        return _Run(begun=begun, options=options, start=start or open_here, report=report, sizes=sizes).run(
-            output
-        )
+        engine = _Run(begun=begun, options=options, start=start or open_here, report=report, sizes=sizes)
+        result = engine.run(output)
+    return replace(result, seconds=begun.record["seconds"])
 
 
 def _all_of_cluster(options: Options, address: str, scheduler: str | None) -> tuple[Options, str]:

@@ -76,7 +76,7 @@ class Lowering:
         if (
             folder is not None and wanted.computation in self.nodes
         ):  # the job has looked at it: write it out as it is
-            wanted = Stage(name="output")(wanted)
+            wanted = Stage(name="publish")(wanted)
         node: Node | None = None
         for dataset in plan(wanted):
             final = folder is not None and dataset.computation is wanted.computation

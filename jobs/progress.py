@@ -7,6 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from jobs.rounds import number_round
 from jobs.sizes import format_size, say_count
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Progress:
         self.done = 0
         self.records = 0
         self.bytes = 0
+        self.rounds: dict[str, int] = {}
+        self.title = ""
         self.began = 0.0
         self.spoke = 0.0
 
@@ -61,11 +64,12 @@ class Progress:
         if what == "stage":
             self.done = self.records = self.bytes = 0
             self.began = self.spoke = time.monotonic()
+            self.title = number_round(plan.title, self.rounds)
             if self.bars is not None:
-                self.bar = self.bars.add_task(plan.title, total=total, amount="")
+                self.bar = self.bars.add_task(self.title, total=total, amount="")
             else:
                 self._say(
-                    f"{plan.title}: {say_count(len(plan.maps), 'map')}, {say_count(len(plan.reduces), 'reduce')}"
+                    f"{self.title}: {say_count(len(plan.maps), 'map')}, {say_count(len(plan.reduces), 'reduce')}"
                 )
             return
         if event is not None:
@@ -73,10 +77,10 @@ class Progress:
         if self.bars is not None:
             self.bars.update(self.bar, completed=self.done, amount=self._amount())
         elif what == "done":
-            self._say(f"{plan.title}: done, {self._amount()}")
+            self._say(f"{self.title}: done, {self._amount()}")
         elif time.monotonic() - self.spoke >= LINE_EVERY_S:
             self.spoke = time.monotonic()
-            self._say(f"{plan.title}: {self.done} of {say_count(total, 'task')}, {self._amount()}")
+            self._say(f"{self.title}: {self.done} of {say_count(total, 'task')}, {self._amount()}")
 
     def report_graph(self, tasks: int, row: TaskRow | None) -> None:
         """Take note of a graph of so many tasks that begins, or of the end of one of them."""
@@ -111,6 +115,8 @@ class Progress:
             self.bytes += event.bytes_in
 
     def _amount(self) -> str:
+        if not self.bytes:
+            return say_count(self.records, "record")
         rate = self.bytes / max(1e-9, time.monotonic() - self.began)
         return f"{say_count(self.records, 'record')}, {format_size(self.bytes)}, {format_size(rate)}/s"
 

@@ -217,7 +217,7 @@ class _Run:
             # The result was needed for a decision of the job and is in the store: write it out once more.
             from .stages import Stage
 
-            copy = Stage(name="output")(wanted)
+            copy = Stage(name="publish")(wanted)
             steps = [copy]
         for step in steps:
             last = staging is not None and step is steps[-1]

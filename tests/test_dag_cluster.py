@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import logging
 import os
 import signal
 import subprocess
@@ -21,7 +24,7 @@ from dag_graphs import evaluate, mix, mix_in_three, node
 from dask_cluster import started_cluster
 
 from dag import Graph, GraphError, Group, Node, NodeFailed, Part, Read, Session, TooLarge, expand, run
-from dag.on_cluster import Slots
+from dag.on_cluster import Slots, _silent
 from dag.on_worker import _Arrivals
 
 
@@ -334,3 +337,30 @@ def test_a_scheduler_that_does_not_answer_is_said_in_one_line(monkeypatch: pytes
     monkeypatch.setattr("dag.on_cluster.CONNECT_S", 1)
     with pytest.raises(GraphError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         Session(scheduler="tcp://127.0.0.1:9")
+
+
+def test_dask_and_asyncio_log_nothing_while_a_failed_session_is_torn_down(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def forget_a_failure() -> None:
+        async def fails() -> None:
+            raise KeyError("nobody asks")
+
+        forgotten = asyncio.ensure_future(fails())
+        await asyncio.sleep(0)
+        del forgotten
+
+    loggers = [logging.getLogger(name) for name in ("distributed.core", "asyncio")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = False
+    with _silent():
+        asyncio.run(forget_a_failure())
+        loggers[0].critical("Closed comm")
+    assert caplog.records == []
+    asyncio.run(forget_a_failure())
+    gc.collect()
+    loggers[0].critical("Closed comm")
+    assert {record.name for record in caplog.records} == {"distributed.core", "asyncio"}
+    for logger, was in zip(loggers, before, strict=True):
+        logger.disabled = was

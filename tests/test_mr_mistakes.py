@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from mr_command import MrCommand
 
+from dag.units import show_seconds
 from mapreduce import BadJob, Stage
 
 CSV = "ts,user\n3,ann\n1,bob\n2,ann\n"
@@ -94,14 +95,14 @@ def test_standard_input_is_called_by_its_name_in_errors(mr: MrCommand) -> None:
     assert "stdin" not in ended.stderr
 
 
-@pytest.mark.parametrize("engine", ["mapreduce"])
+@pytest.mark.parametrize("engine", ["mapreduce", "dag"])
 def test_the_time_that_is_printed_is_that_of_the_record(mr: MrCommand, engine: str) -> None:
     job_file("yield value['user'], 1")
     ended = mr(
         "run", "j.py", "visits.csv", "-o", "out", "--json", "a.json", "--engine", engine, "--workers", 1
     )
     seconds = json.loads(Path("a.json").read_text())["seconds"]
-    assert f"j: {seconds:.2f} s" in ended.err or f"j: {seconds * 1000:.3g} ms" in ended.err, ended.err
+    assert f"j: {show_seconds(seconds)}" in ended.err
 
 
 def test_runs_of_a_comparison_are_left_out_of_the_list_and_what_they_print_is_in_their_logs(
@@ -166,3 +167,53 @@ def test_a_sample_of_a_small_file_reads_no_more_than_the_file(mr: MrCommand, lin
     mr.run("sort", "in.txt")
     record = json.loads(mr("log", "last", "--json").out)
     assert [stage["bytes_in"] for stage in record["stages"]] == [Path("in.txt").stat().st_size] * 2
+
+
+def test_memory_that_runs_out_in_processes_of_a_graph_is_one_line(mr: MrCommand) -> None:
+    job_file("held = bytearray(1 << 30)", "held[::4096] = bytes(1 << 18)", "yield key, len(held + held)")
+    process = mr.start(
+        "run", "j.py", "visits.csv", "-o", "out", "--engine", "dag", "--scheduler", "processes",
+        "--workers", 1, "--memory", "100MB", "--quiet",
+    )  # fmt: skip
+    complaint = mr.finish(process).complaint
+    assert "workers died while they had it" in complaint
+    assert "too little memory" in complaint
+
+
+LOOP = """
+from mapreduce import Stage, job, total
+
+def halve(key, value):
+    yield None, int(value) // 2
+
+def of_text(offset, line):
+    yield None, int(line)
+
+@job
+def loop(text):
+    numbers = Stage(name="read", map=of_text)(text)
+    while True:
+        rows = yield numbers
+        if sum(value for _, value in rows) == 0:
+            return numbers
+        numbers = Stage(name="shrink", map=halve)(numbers)
+"""
+
+
+@pytest.mark.parametrize(("engine", "ending"), [("mapreduce", ""), ("dag", ".map")])
+def test_rounds_of_a_loop_are_numbered_and_those_in_the_middle_are_one_row(
+    mr: MrCommand, engine: str, ending: str
+) -> None:
+    Path("loop.py").write_text(LOOP)
+    Path("in.txt").write_text("100\n")  # seven times halved it is 0
+    ended = mr("run", "loop.py", "in.txt", "-o", "out", "--engine", engine, "--workers", 1, "--partitions", 3)
+    assert ended.code == 0, ended.err
+    assert all(line == line.rstrip() for line in ended.err.splitlines())
+    assert "0 B/s" not in ended.err
+    rows = [line.split("  ")[0] for line in ended.err.splitlines()]
+    rows = rows[rows.index("operator" if engine == "dag" else "stage") + 1 :]
+    shrinks = [f"shrink{number}{ending}" for number in ("", "#2", "#3 to #6", "#7")]
+    assert [row for row in rows if row.startswith("shrink")] == shrinks
+    assert any(row.startswith("publish") for row in rows)
+    assert "--partitions 3: no use, the stages of loop have a number of their own" in ended.err
+    assert "shrink#7" in mr("log", "last").out

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from dag.units import show_seconds
+from jobs.rounds import number_round
 from jobs.sizes import say_count
 
 
@@ -15,7 +17,6 @@ from jobs.sizes import say_count
 @click.option("--json", "as_json", is_flag=True, help="As JSON lines.")
 def runs(everything: bool, as_json: bool) -> None:
     """List past runs, the newest last."""
-    from dag.units import show_seconds
     from mapreduce.home import list_runs
 
     found = list_runs()
@@ -69,10 +70,13 @@ def log(run_id: str, as_json: bool) -> None:
         click.echo(record["error"])
     if record.get("traceback"):
         click.echo(record["traceback"].rstrip())
+    rounds: dict[str, int] = {}
     for stage in record.get("stages", []):
+        maps, reduces = say_count(stage["maps"], "map"), say_count(stage["reduces"], "reduce")
+        read = say_count(stage["records_in"], "record")
         click.echo(
-            f"stage {stage['stage']}: {say_count(stage['maps'], 'map')}, {say_count(stage['reduces'], 'reduce')}, "
-            f"{stage['seconds']:.2f} s, {say_count(stage['records_in'], 'record')} in, {stage['records_out']:,} out"
+            f"stage {number_round(stage['stage'], rounds)}: {maps}, {reduces}, {show_seconds(stage['seconds'])}, "
+            f"{read} in, {stage['records_out']:,} out"
         )
         for attempt in stage["attempts"]:
             if attempt["outcome"] != "done":
@@ -101,7 +105,7 @@ def _print_operators(rows: list[dict[str, Any]]) -> None:
         done = {row["task"]: row for row in attempts if row["outcome"] == "done"}
         records = say_count(sum(row["records_in"] for row in done.values()), "record")
         click.echo(
-            f"operator {name}: {say_count(len(done), 'task')}, {spent:.2f} s of one core, {records} in"
+            f"operator {name}: {say_count(len(done), 'task')}, {show_seconds(spent)} of one core, {records} in"
         )
         for row in attempts:
             if row["outcome"] != "done":

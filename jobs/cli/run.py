@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobs.rounds import fold_middle, number_round, say_rounds
 from jobs.sizes import format_size
 
 from .options import INPUT_FORMAT, OUTPUT_FORMAT, Size, split_parameters
@@ -204,6 +205,11 @@ def run(
         Path(json_file).write_text((find_run(result.run) / "record.json").read_text())
     if not quiet:
         summarise(result)
+    if partitions is not None and not has_partitions(result, partitions) and "partitions" not in values:
+        click.echo(
+            f"--partitions {partitions}: no use, the stages of {found.name} have a number of their own",
+            err=True,
+        )
 
 
 def parse_delimiter(text: str) -> bytes:
@@ -250,7 +256,12 @@ def summarise(result: RunResult | GraphResult) -> None:
     console = Console(stderr=True)
     if not console.is_terminal:
         console = Console(stderr=True, width=160)  # a pipe has no width; do not fold the table
-    console.print(task_table(result) if is_graph(result) else stage_table(result))
+    console.print(f"[italic]{table_title(result)}[/italic]", highlight=False)
+    table = task_table(result) if is_graph(result) else stage_table(result)
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip(), err=True)
     if is_graph(result) and result.scheduler:
         console.print(f"ran on {result.scheduler}: {result.scheduler_reason}", highlight=False, markup=False)
     for name, value in sorted(result.counters.items()):
@@ -258,6 +269,14 @@ def summarise(result: RunResult | GraphResult) -> None:
     console.print(
         f"output: {result.output}    (mr cat {result.output}, mr log {result.run})", highlight=False
     )
+
+
+def has_partitions(result: RunResult | GraphResult, count: int) -> bool:
+    """Tell whether a stage has so many partitions."""
+    if is_graph(result):
+        ops = (node.op for ran in result.graphs for node in ran.logical.nodes)
+        return any(getattr(op, "partitions", None) == count for op in ops)
+    return any(stage.reduces == count for stage in result.stages)
 
 
 def was_given(parameter: str) -> bool:
@@ -288,14 +307,25 @@ def is_graph(result: RunResult | GraphResult) -> TypeIs[GraphResult]:
     return hasattr(result, "graphs")
 
 
-def task_table(result: GraphResult) -> Table:
-    """Return what a graph's operators did."""
-    from rich.table import Table
+def table_title(result: RunResult | GraphResult) -> str:
+    """Return the job and the time that it took."""
+    from dag.units import show_seconds
 
+    title = f"{result.job}: {show_seconds(result.seconds)}"
+    if not is_graph(result):
+        return title
     count = len(result.graphs)
     graphs = "one graph" if count == 1 else f"{count} graphs"
-    title = f"{result.job}: {result.seconds:.2f} s in {graphs}, intermediates in memory"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    return f"{title} in {graphs}, intermediates in memory"
+
+
+def task_table(result: GraphResult) -> Table:
+    """Return what a graph's operators did, a row for each; of many rounds one for all in the middle."""
+    from rich.table import Table
+
+    from dag.units import show_seconds
+
+    table = Table(box=None, pad_edge=False)
     table.add_column("operator")
     for column in ("tasks", "records in", "bytes read", "shuffled", "made", "time of one core"):
         table.add_column(column, justify="right")
@@ -303,51 +333,47 @@ def task_table(result: GraphResult) -> Table:
     for row in result.rows:
         rows.setdefault(row.stage, []).append(row)
     all_done = result.done
-    for stage, attempts in rows.items():
-        done = [row for row in all_done if row.stage == stage]
+    for names in fold_middle(list(rows)):
+        done = [row for row in all_done if row.stage in names]
+        stage = names[0]
         table.add_row(
-            stage,
+            say_rounds(names),
             str(len(done)),
             f"{sum(row.records_in for row in done):,}",
             format_size(sum(row.bytes_in for row in done)),
             format_size(sum(row.shuffle_bytes for row in done)),
             "output" if stage.endswith(".write") else format_size(sum(row.bytes_out for row in done)),
-            f"{sum(row.end - row.start for row in attempts):.2f} s",
+            show_seconds(sum(row.end - row.start for name in names for row in rows[name])),
         )
     return table
 
 
 def stage_table(result: RunResult) -> Table:
-    """Return what the stages of a MapReduce run did."""
+    """Return what the stages of a MapReduce run did, a row for each; of many rounds one for all in the middle."""
     from rich.table import Table
 
-    table = Table(
-        title=f"{result.job}: {result.seconds:.2f} s", title_justify="left", box=None, pad_edge=False
-    )
+    from dag.units import show_seconds
+
+    table = Table(box=None, pad_edge=False)
     table.add_column("stage")
-    for column in (
-        "maps",
-        "reduces",
-        "records in",
-        "bytes in",
-        "shuffled",
-        "records out",
-        "bytes out",
-        "time",
-    ):
+    columns = "maps", "reduces", "records in", "bytes in", "shuffled", "records out", "bytes out", "time"
+    for column in columns:
         table.add_column(column, justify="right")
     table.add_column("written to")
-    for stage in result.stages:
+    rounds: dict[str, int] = {}
+    stages = {number_round(stage.stage, rounds): stage for stage in result.stages}
+    for names in fold_middle(list(stages)):
+        some = [stages[name] for name in names]
         table.add_row(
-            stage.stage,
-            str(stage.maps),
-            str(stage.reduces),
-            f"{stage.records_in:,}",
-            format_size(stage.read_bytes),
-            format_size(stage.shuffle_bytes),
-            f"{stage.records_out:,}",
-            format_size(stage.written_bytes),
-            f"{stage.seconds:.2f} s",
-            "store" if stage.through_store else "output",
+            say_rounds(names),
+            str(sum(stage.maps for stage in some)),
+            str(sum(stage.reduces for stage in some)),
+            f"{sum(stage.records_in for stage in some):,}",
+            format_size(sum(stage.read_bytes for stage in some)),
+            format_size(sum(stage.shuffle_bytes for stage in some)),
+            f"{sum(stage.records_out for stage in some):,}",
+            format_size(sum(stage.written_bytes for stage in some)),
+            show_seconds(sum(stage.seconds for stage in some)),
+            "store" if some[0].through_store else "output",
         )
     return table
