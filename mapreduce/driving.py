@@ -82,7 +82,7 @@ def recorded(
         )
         begun.record.update({
             "run": run, "job": job.name, "command": sys.argv, "started": time.time(),
-            "inputs": [list(source.urls) for source in sources], "output": output,
+            "inputs": [[name_stdin(url) for url in source.urls] for source in sources], "output": output,
             "parameters": dict(parameters), "engine": engine, "outcome": "failed",
         })  # fmt: skip
         try:

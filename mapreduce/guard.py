@@ -21,10 +21,10 @@ from .keys import shorten
 class Guard:
     """Knows where in the job a task is; as a ``with`` block it turns errors of the user's functions into ``FunctionFailed``."""
 
-    def __init__(self, *, job_name: str, stage: str, place: str, reads: str = "") -> None:
+    def __init__(self, *, job_name: str, stage: str, place: str) -> None:
         self.stage = f"job {job_name!r}, stage {stage!r}"
         self.place = place
-        self.reads = reads  # what the records are, in words
+        self.reads = ""  # what the records of a file are, in words
         self.record: Any = None
         self._values: Sequence[Any] = ()  # of the records that are on their way to the function
         self._coming: Iterator[Any] = iter(())
@@ -137,7 +137,7 @@ def fill(function: Callable[..., Any]) -> Callable[..., Iterable[tuple[Any, Any]
             return ()
         if not isinstance(result, Iterable) or isinstance(result, (str, bytes, dict)):
             raise WrongResult(
-                f"{name} returned {type(result).__name__} for key {args[0]!r}; "
+                f"{name} returned {type(result).__name__}{f' for key {args[0]!r}' if len(args) > 1 else ''}; "
                 "it must yield (key, value) pairs, return an iterable of them, or return None"
             )
         if result.__class__ is tuple and len(result) == 2 and not isinstance(result[0], (tuple, list)):

@@ -22,6 +22,7 @@ _ELSEWHERE = {
 
 _GIVEN = {
     "map": "key, value", "combine": "key, values", "reduce": "key, values", "reduce_stream": "groups",
+    "partition": "key, partitions",
     "map_batch": "batch", "reduce_batch": "batches", "fold": "rows", "setup": "", "teardown": "", "map_end": "",
 }  # fmt: skip
 

@@ -172,6 +172,8 @@ class Stage:
                 refuse("combine needs a reduce or a reduce_stream")
             if self.group is not None and self.group < 1:
                 refuse(f"group must be >= 1, got {self.group}")
+        if inspect.isfunction(self.partition) and (wrong := wrong_call("partition", self.partition)):
+            refuse(wrong)
         for part, function in self._by_part():
             if not callable(function):
                 refuse(f"{function!r} is no function")

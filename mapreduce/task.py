@@ -216,7 +216,7 @@ class StageProgram:
                 guard.at(None)
         if self.stage.map_end is not None:
             guard.at("the end of the input")
-            yield from inject(self.stage.map_end, available)() or ()
+            yield from fill(inject(self.stage.map_end, available))()
 
     def _record_chunks(
         self, payload: MapWork, view: View, guard: Guard, read: Tally
@@ -292,11 +292,9 @@ class StageProgram:
         else:
             groups = iterate_groups(merged, stage.group)
         if stage.reduce_stream is not None:
-            return bound(groups) or ()
-        if tagged:
-            spread = ((key, *values) for key, values in groups)
-            return itertools.chain.from_iterable(itertools.starmap(fill(bound), guard.watch_groups(spread)))
-        return itertools.chain.from_iterable(itertools.starmap(fill(bound), guard.watch_groups(groups)))
+            return fill(bound)(groups)
+        spread = ((key, *values) for key, values in groups) if tagged else groups
+        return itertools.chain.from_iterable(itertools.starmap(fill(bound), guard.watch_groups(spread)))
 
     # -- common ---------------------------------------------------------------------------------
 
@@ -335,11 +333,10 @@ class StageProgram:
 
     def guard_map(self, work: MapWork) -> Guard:
         """Return the guard of a map task, which knows what the records of a file are."""
-        pieces = () if self.is_stored(work.input) or self.stage.is_batch else work.split.pieces
-        return Guard(
-            job_name=self.job_name, stage=self.stage.title, place=f"input {work.describe()}",
-            reads=say_records(pieces[0]) if pieces else "",
-        )  # fmt: skip
+        guard = self.guard(f"input {work.describe()}")
+        if work.split.pieces and not self.is_stored(work.input) and not self.stage.is_batch:
+            guard.reads = say_records(work.split.pieces[0])
+        return guard
 
     @contextmanager
     def opened(

@@ -54,6 +54,9 @@ def test_one_pair_that_is_returned_is_named_as_one(mr: MrCommand) -> None:
     assert (
         "m returned one pair, ('ann', 1): yield it, or return a list of pairs; the record is {'ts': 3" in said
     )
+    for stage in ("map=m, map_end=lambda: ('a', 1)", "reduce_stream=lambda groups: ('a', 1)"):
+        job_file("return []", stage=stage)
+        assert "<lambda> returned one pair, ('a', 1): yield it" in mr.refuse("j.py", "visits.csv")
     job_file("return [(value['user'], 1)]")
     assert mr.run("j.py", "visits.csv") == [b"ann\t1", b"bob\t1", b"ann\t1"]
 
@@ -64,6 +67,7 @@ def test_one_pair_that_is_returned_is_named_as_one(mr: MrCommand) -> None:
         ("map", lambda self, key, value: [], r"map takes \(key, value\), but .*\(self, key, value\) \(no self"),
         ("map", lambda line: [], r"map takes \(key, value\), but .*\(line\)"),
         ("reduce", lambda values: [], r"reduce takes \(key, values\), but"),
+        ("partition", lambda key: 0, r"partition takes \(key, partitions\), but"),
         ("setup", lambda task: [], r"setup takes nothing, but"),
         ("map_batch", lambda key, value: [], r"map_batch takes \(batch\), but"),
     ],
@@ -93,6 +97,7 @@ def test_standard_input_is_called_by_its_name_in_errors(mr: MrCommand) -> None:
     )  # fmt: skip
     assert "input -, record 0" in ended.stderr, ended.stderr
     assert "stdin" not in ended.stderr
+    assert json.loads(mr("log", "last", "--json").out)["inputs"] == [["-"]]
 
 
 @pytest.mark.parametrize("engine", ["mapreduce", "dag"])
@@ -209,7 +214,7 @@ def test_rounds_of_a_loop_are_numbered_and_those_in_the_middle_are_one_row(
     ended = mr("run", "loop.py", "in.txt", "-o", "out", "--engine", engine, "--workers", 1, "--partitions", 3)
     assert ended.code == 0, ended.err
     assert all(line == line.rstrip() for line in ended.err.splitlines())
-    assert "0 B/s" not in ended.err
+    assert ", 0 B" not in ended.err
     rows = [line.split("  ")[0] for line in ended.err.splitlines()]
     rows = rows[rows.index("operator" if engine == "dag" else "stage") + 1 :]
     shrinks = [f"shrink{number}{ending}" for number in ("", "#2", "#3 to #6", "#7")]

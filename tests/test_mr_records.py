@@ -379,7 +379,7 @@ def test_a_record_whose_map_yields_no_pair_is_named(tmp_path: Path, parts: dict[
 
     given = tmp_path / "in.txt"
     given.write_text("".join(f"l{number}\n" for number in range(9)))
-    wanted = r"^job 'unpaired', stage 'lines_alone', input .*in.txt, record 9: .* here it is str: 'l3'$"
+    wanted = r"^job 'unpaired', stage 'lines_alone', input .*in.txt, record 9: .* here it is str: 'l3'; the record is 'l3'$"
     with pytest.raises(FunctionFailed, match=wanted):
         run(unpaired, str(given), output=tmp_path / "out", options=Options(workers=0))
 
