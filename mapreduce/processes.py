@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -35,7 +36,7 @@ _BOOT = (
 )
 
 
-class Worker:
+class Worker(ABC):
     """One worker as the driving side sees it, wherever it runs."""
 
     def __init__(self, number: int, channel: Channel, log: str) -> None:
@@ -51,30 +52,30 @@ class Worker:
         self.said: Mapping[str, Any] = {}  # what its last heartbeat told of the attempt
 
     @property
+    @abstractmethod
     def pid(self) -> int:
         """Its process id, on its own machine."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def ended(self) -> bool:
         """True if the worker has ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill(self) -> None:
         """Begin to end the worker and all that it started; does not wait."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self) -> None:
         """End the worker; its disk goes too."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove_stage_files(self, stage: int) -> None:
         """Remove what the maps of a stage left on its disk."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end_description(self) -> str:
         """Say how the worker ended, waiting a moment for one that is just ending."""
-        raise NotImplementedError
 
     def keep_printed(self, printed: bytes) -> None:
         """Add to its log what a worker has sent that prints on another machine."""
