@@ -4,7 +4,11 @@
 
     GraphError                    everything that this package raises by itself
     ├── BadGraph   (ValueError)   the graph can never run as built
+    │   ├── BadTensor                     shapes or dtypes do not fit
+    │   ├── NotDifferentiable (TypeError) there is no derivative to give
+    │   └── UnknownOperator   (LookupError)  no table has the operator, or the backend no kernel for it
     ├── NodeFailed                the function of a node raised, or its value cannot travel
+    │   └── NotFinite (FloatingPointError)   a value is NaN or infinite, where that is checked
     └── TooLarge   (MemoryError)  the plan does not fit in memory
 """
 
@@ -17,6 +21,18 @@ class GraphError(Exception):
 
 class BadGraph(GraphError, ValueError):
     """The graph can never run as built; nothing was computed."""
+
+
+class BadTensor(BadGraph):
+    """Shapes or dtypes do not fit."""
+
+
+class NotDifferentiable(BadGraph, TypeError):
+    """A derivative was asked for that does not exist."""
+
+
+class UnknownOperator(BadGraph, LookupError):
+    """No table has the operator, or the backend has no kernel for it."""
 
 
 class NodeFailed(GraphError):
@@ -32,6 +48,10 @@ class NodeFailed(GraphError):
 
     def __str__(self) -> str:
         return self.message
+
+
+class NotFinite(NodeFailed, FloatingPointError):
+    """A node's value is NaN or infinite, and its inputs are not."""
 
 
 class TooLarge(GraphError, MemoryError):

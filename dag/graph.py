@@ -163,7 +163,7 @@ class Graph:
         at = {node: number for number, node in enumerate(self.nodes)}
         rows = [
             (
-                node.name, node.op, node.work_s, node.size_bytes, node.keep,
+                replace(node, inputs=()),
                 [(at[given.node], given.index) if isinstance(given, Part) else at[given] for given in node.inputs],
             )
             for node in self.nodes
@@ -177,11 +177,11 @@ def _moved(given: Node | Part, made: Mapping[Node, Node]) -> Node | Part:
 
 def _from_rows(rows: Sequence[tuple[Any, ...]], outputs: Sequence[int]) -> Graph:
     nodes: list[Node] = []
-    for name, op, work_s, size_bytes, keep, inputs in rows:
+    for bare, inputs in rows:
         sources = tuple(
             Part(nodes[given[0]], given[1]) if isinstance(given, tuple) else nodes[given] for given in inputs
         )
-        nodes.append(Node(name=name, op=op, inputs=sources, work_s=work_s, size_bytes=size_bytes, keep=keep))
+        nodes.append(replace(bare, inputs=sources))
     return Graph(tuple(nodes[number] for number in outputs))
 
 
