@@ -4,13 +4,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # So many tests at a time: many of them start processes and wait for them.
 JOBS ?= 2
+# TORCH=torch has the tests that compare with PyTorch run too; without it they are skipped.
+TORCH ?=
 export MR_HOME ?= $(CURDIR)/demo-data/home
 
 .PHONY: demo test lint types unit clean benchmarks
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[test]'
+	$(BIN)/pip install --quiet --editable '.[test]' $(TORCH)
 	touch $@
 
 demo: $(VENV)/.installed

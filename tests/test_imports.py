@@ -25,6 +25,11 @@ PURE = (
         for name in ("rewrite*", "recovery*")
         for path in (ROOT / "dag").glob(f"{name}.py")
     ),
+    *sorted(
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "dag" / "dataflow").glob("*.py")
+        if not path.match("program.py") and not path.match("on_dask.py") and not path.match("backend_*.py")
+    ),
 )
 IMPURE = {"os", "time", "threading", "fsspec", "dask", "distributed", "subprocess", "socket"}
 
