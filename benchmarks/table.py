@@ -37,14 +37,14 @@ SIDE_BY_SIDE = (
     ("wordcount_records", "50 MB, ", "count words by Python functions, 50 MB"),
     ("graph_gradient", "CSV, ", "gradient, 10 iterations, 200 MB of CSV"),
     ("graph_gradient", "Parquet, ", "gradient, 10 iterations, the same as Parquet"),
-    ("graph_kmeans", "", "kmeans"),
-    ("graph_kmeans", "gradient, ", "gradient, on the input of kmeans"),
-    ("graph_pagerank", "", "pagerank"),
+    ("graph_kmeans", "", "kmeans, 8 centres, 10 rounds, 200 MB of CSV"),
+    ("graph_kmeans", "gradient, ", "gradient, 10 iterations, on the points of kmeans"),
+    ("graph_pagerank", "", "pagerank, 10 rounds, 10 MB of edges"),
 )
 OURS = {"mr": "mapreduce", "mr, mapreduce": "mapreduce", "mr, dag": "dag"}
 NAMES = {
     "polars": "Polars", "polars, scan_lines": "Polars (scan_lines)", "duckdb": "DuckDB", "gnu sort": "GNU sort",
-    "hadoop": "Hadoop", "dask-bag": "dask.bag", "pyspark": "PySpark", "dask": "Dask",
+    "hadoop": "Hadoop", "dask-bag": "dask.bag", "pyspark": "PySpark", "dask": "Dask", "mr, dag that moves links": "`mr --engine dag` that moves links", "dask.dataframe": "dask.dataframe",
 }  # fmt: skip
 
 
