@@ -26,6 +26,7 @@ class Box:
 
     name: str
     kind: str
+    outline: str
     nodes: tuple[Node, ...]
     partitions: int | None
     size_bytes: int
@@ -72,6 +73,7 @@ def picture_of(
         Box(
             name=_name(nodes, families),
             kind=_kind(nodes),
+            outline=nodes[0].outline if len(nodes) == 1 else "",
             nodes=nodes,
             partitions=_partitions(nodes, known),
             size_bytes=sum(node.size_bytes for node in nodes),
@@ -113,6 +115,11 @@ def family_of(name: str) -> str:
     'count.split'
     """
     return re.sub(r"\[\d+\]$", "", name)
+
+
+def is_apart(box: Box, scopes: Collection[str]) -> bool:
+    """Return whether all nodes of a box are in one of ``scopes``: the words of a name before each slash."""
+    return bool(scopes) and all(not set(node.name.split("/")[:-1]).isdisjoint(scopes) for node in box.nodes)
 
 
 def _round_of(node: Node) -> tuple[str, int]:

@@ -10,7 +10,7 @@ import html
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from .boxes import Box, Edge, Picture, picture_of
+from .boxes import Box, Edge, Picture, is_apart, picture_of
 from .graph import Graph
 from .layout import Layout, Point, arrange
 from .rails import draw_text
@@ -30,15 +30,19 @@ SHUFFLES = {"group", "split", "merge", "gather"}
 
 STYLE = """
 .mrdag{--ground:#ffffff;--rim:#d8dee4;--box:#f6f8fa;--line:#c4ccd4;--ink:#1f2328;--faint:#59636e;
---edge:#8c959f;--disk:#bc5f00;--hot:#d1242f;--work:#0969da;--shuffle:#8250df;--store:#bc5f00}
+--edge:#8c959f;--disk:#bc5f00;--hot:#d1242f;--work:#0969da;--shuffle:#8250df;--store:#bc5f00;
+--apart:#1a7f37;--apart-box:#eaf7ed}
 @media(prefers-color-scheme:dark){.mrdag{--ground:#0d1117;--rim:#30363d;--box:#161b22;--line:#3d444d;--ink:#e6edf3;
---faint:#9198a1;--edge:#6e7681;--disk:#f0883e;--hot:#ff7b72;--work:#4493f8;--shuffle:#ab7df8;--store:#f0883e}}
+--faint:#9198a1;--edge:#6e7681;--disk:#f0883e;--hot:#ff7b72;--work:#4493f8;--shuffle:#ab7df8;--store:#f0883e;
+--apart:#3fb950;--apart-box:#12261a}}
 .mrdag text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--ink)}
 .mrdag .ground{fill:var(--ground);stroke:var(--rim)}
 .mrdag .box>rect{fill:var(--box);stroke:var(--line)}
 .mrdag .box>.bar{stroke:none;fill:var(--work)}
 .mrdag .shuffle>.bar{fill:var(--shuffle)}
 .mrdag .store>.bar{fill:var(--store)}
+.mrdag .apart>.bar{fill:var(--apart)}
+.mrdag .apart>.frame{fill:var(--apart-box);stroke:var(--apart)}
 .mrdag .hot>.frame{stroke:var(--hot);stroke-width:2}
 .mrdag .name{font-size:12.5px;font-weight:600}
 .mrdag .note{font-size:10.5px;fill:var(--faint)}
@@ -50,6 +54,7 @@ STYLE = """
 .mrdag .disk polygon{fill:var(--disk)}
 .mrdag .hot path{stroke:var(--hot);stroke-width:2.8}
 .mrdag .hot polygon{fill:var(--hot)}
+.mrdag .edge.apart path{stroke:var(--apart);stroke-width:6}
 .mrdag .title{font-size:14px;font-weight:600}
 @media print{.mrdag{--ground:#fff;--box:#fff;--ink:#000;--faint:#333}}
 """
@@ -62,12 +67,14 @@ def draw_svg(
     limit: int = 300,
     rounds: int | None = None,
     on_disk: Collection[str] = (),
+    apart: Collection[str] = (),
 ) -> str:
     """Return a picture of ``graph`` as the text of an SVG file, data flowing down.
 
     The critical path is bold if any node says how long it takes.  Above ``limit`` nodes (or four times as many edges), tasks of
     one name become one box; of more than ``rounds`` rounds of a loop, the third to the last but one do.  The values of nodes (or
     families of tasks) named ``on_disk`` go through a disk: their edges are dashed, like those from the store to what reads it.
+    Nodes whose names have one of ``apart`` before a slash, as ``gradient/matmul``, have another colour.
 
     Raises:
         BadGraph: ``limit`` is below 3.
@@ -80,7 +87,7 @@ def draw_svg(
         for name, note in zip(names, notes, strict=True)
     ]
     layout = arrange(sizes, [(edge.source, edge.target) for edge in picture.edges])
-    legend = _legend(picture)
+    legend = _legend(picture, apart)
     left, top = MARGIN, MARGIN + STUB + (26 if title else 0)
     title = _shorten(title, 80)
     width = (
@@ -100,7 +107,7 @@ def draw_svg(
     drawn.append(f'<g transform="translate({_n(left)} {_n(top)})">')
     drawn += [_edge(edge, picture, layout) for edge in sorted(picture.edges, key=lambda edge: edge.critical)]
     drawn += [
-        _box(box, centre, size, name, note)
+        _box(box, centre, size, name, note, is_apart(box, apart))
         for box, centre, size, name, note in zip(
             picture.boxes, layout.centres, sizes, names, notes, strict=True
         )
@@ -115,7 +122,11 @@ def draw_svg(
 
 
 def _note(box: Box, most: int) -> str:
-    parts = [_shorten(box.kind, most)]
+    # The name of a tensor mostly has its operator in it.
+    told = box.outline and box.name.rpartition("/")[2].startswith(box.kind)
+    parts = [] if told else [_shorten(box.kind, most)]
+    if box.outline:
+        parts.append(box.outline)
     if box.partitions is not None:
         parts.append("1 part" if box.partitions == 1 else f"{box.partitions:,} parts")
     if box.size_bytes:
@@ -124,14 +135,24 @@ def _note(box: Box, most: int) -> str:
         parts.append(show_seconds(box.work_s))
     if box.kept:
         parts.append("kept")
+    if box.outline and box.output:
+        parts.append("output")
     return " · ".join(parts)
 
 
-def _box(box: Box, centre: Point, size: tuple[float, float], name: str, note: str) -> str:
+def _box(box: Box, centre: Point, size: tuple[float, float], name: str, note: str, apart: bool) -> str:
     width, height = size
     x, y = centre[0] - width / 2, centre[1] - height / 2
     kinds = set(box.kind.split("+"))
-    look = " store" if kinds & {"read", "write"} else " shuffle" if kinds & SHUFFLES else ""
+    look = (
+        " store"
+        if kinds & {"read", "write"}
+        else " shuffle"
+        if kinds & SHUFFLES
+        else " apart"
+        if apart
+        else ""
+    )
     hot = " hot" if box.critical else ""
     stubs = ""
     if "read" in kinds:
@@ -181,7 +202,7 @@ def _labels(picture: Picture, layout: Layout, sizes: Sequence[tuple[float, float
     crossed = _edges_by_tile(layout) if len(layout.routes) <= 2000 else {}
     flows: dict[int, list[Edge]] = {}
     for edge in picture.edges:
-        if edge.size_bytes:
+        if edge.size_bytes and not picture.boxes[edge.source].outline:  # a tensor's box has it
             flows.setdefault(edge.source, []).append(edge)
     drawn: list[str] = []
     for edges in flows.values():
@@ -251,7 +272,7 @@ def _edges_by_tile(layout: Layout) -> dict[tuple[int, int], tuple[int, int] | No
     return found
 
 
-def _legend(picture: Picture) -> list[tuple[str, str]]:
+def _legend(picture: Picture, apart: Collection[str]) -> list[tuple[str, str]]:
     kinds = {kind for box in picture.boxes for kind in box.kind.split("+")}
     entries = []
     if any(not edge.on_disk for edge in picture.edges):
@@ -260,6 +281,8 @@ def _legend(picture: Picture) -> list[tuple[str, str]]:
         entries.append(("edge disk", "through files"))
     if any(box.critical for box in picture.boxes):
         entries.append(("edge hot", "critical path"))
+    if any(is_apart(box, apart) for box in picture.boxes):
+        entries.append(("edge apart", ", ".join(apart)))
     return entries
 
 

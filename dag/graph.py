@@ -54,6 +54,11 @@ class Node:
     size_bytes: int = 0
     keep: bool = False
 
+    @property
+    def outline(self) -> str:
+        """What is known of its value before it runs, for drawings: a tensor's dtype and shape."""
+        return ""
+
     def sources(self) -> Iterator[Node]:
         """Yield the nodes behind the inputs, in order, as often as they occur."""
         for given in self.inputs:

@@ -40,18 +40,18 @@ def draw_text(
     """
     picture = picture_of(graph, limit=limit, rounds=rounds, on_disk=on_disk)
     rails = _rails(picture)
-    rows = [("name", "kind", "parts", "bytes", "time", "from"), *_cells(picture, frozenset(unknown))]
-    used = [at for at in range(6) if at == 0 or any(row[at] for row in rows[1:])]
+    rows = [("name", "kind", "value", "parts", "bytes", "time", "from"), *_cells(picture, frozenset(unknown))]
+    used = [at for at in range(7) if at == 0 or any(row[at] for row in rows[1:])]
     widths = {at: max(cells(row[at]) for row in rows) for at in used}
     room = max(map(len, rails), default=0)
-    if width is not None and 5 in used and room + 4 + sum(widths.values()) + 2 * (len(used) - 1) > width:
-        used.remove(5)  # the rails say it too
+    if width is not None and 6 in used and room + 4 + sum(widths.values()) + 2 * (len(used) - 1) > width:
+        used.remove(6)  # the rails say it too
     lines = []
     for rail, row in zip(["", *rails], rows, strict=True):
         words = []
         for at in used:
             space = " " * (widths[at] - cells(row[at]))
-            words.append(space + row[at] if at in (2, 3, 4) else row[at] + space)
+            words.append(space + row[at] if at in (3, 4, 5) else row[at] + space)
         lines.append(f"{rail.ljust(room)}    {'  '.join(words)}".rstrip())
     return "\n".join(lines)
 
@@ -74,6 +74,7 @@ def _cells(picture: Picture, unknown: frozenset[str]) -> list[tuple[str, ...]]:
             (
                 visible(box.name),
                 visible(kind),
+                visible(box.outline),
                 "" if box.partitions is None else f"{box.partitions:,}",
                 "?" if untold else show_bytes(box.size_bytes) if box.size_bytes else "",
                 "?" if untold else show_seconds(box.work_s) if box.work_s else "",

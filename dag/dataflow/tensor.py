@@ -55,6 +55,11 @@ class Tensor(Node):
         return prod(self.shape)
 
     @property
+    def outline(self) -> str:
+        """Its dtype and shape, as drawings show them."""
+        return f"{self.dtype} {show(self.shape)}"
+
+    @property
     def T(self) -> Tensor:
         """All dimensions in reverse order."""
         return apply("transpose", self, axes=tuple(reversed(range(self.ndim))))
