@@ -14,8 +14,11 @@ import numpy as np
 from ..errors import BadTensor, NotDifferentiable
 from ..graph import Graph
 from .tables import GRADIENTS
-from .tensor import Tensor, apply, constant, show
+from .tensor import Tensor, apply, constant, scope, show
 from .trees import flatten
+
+#: Stands before the names of the nodes that differentiation makes; drawings show them apart.
+SCOPE = "gradient"
 
 
 def pull_back(
@@ -44,13 +47,16 @@ def pull_back(
     for node in reversed(order):
         if node not in parts or node not in wanted:
             continue
-        cotangent = _total(parts.pop(node))
+        with scope(SCOPE):
+            cotangent = _total(parts.pop(node))
         if node in ends:
             found[node] = cotangent
         if not node.inputs:
             continue
         assert isinstance(node, Tensor)
-        for source, part in zip(node.inputs, _cotangents(node, cotangent), strict=True):
+        with scope(SCOPE):
+            passed = _cotangents(node, cotangent)
+        for source, part in zip(node.inputs, passed, strict=True):
             if part is not None and source in wanted:
                 parts.setdefault(source, []).append(part)
     return [found.get(each) for each in inputs]
@@ -99,7 +105,9 @@ def value_and_grad(
         for leaf in leaves:
             _check_float(leaf, "a gradient is by")
         _check_float(loss, "a gradient is of")
-        pulled = pull_back([loss], [constant(np.ones((), loss.dtype))], leaves)
+        with scope(SCOPE):
+            one = constant(np.ones((), loss.dtype))
+        pulled = pull_back([loss], [one], leaves)
         gradients = rebuild(
             [zeros_like(leaf) if part is None else part for leaf, part in zip(leaves, pulled, strict=True)]
         )
