@@ -3,6 +3,7 @@
 ::
 
     GraphError                    everything that this package raises by itself
+    ├── BadCollective (ValueError)   a collective, its ranks or what they bring does not fit
     ├── BadGraph   (ValueError)   the graph can never run as built
     │   ├── BadTensor                     shapes or dtypes do not fit
     │   ├── NotDifferentiable (TypeError) there is no derivative to give
@@ -17,6 +18,10 @@ from __future__ import annotations
 
 class GraphError(Exception):
     """Anything that goes wrong with a graph."""
+
+
+class BadCollective(GraphError, ValueError):
+    """A collective can never run as asked for, or its schedule does not do what it says."""
 
 
 class BadGraph(GraphError, ValueError):

@@ -1,0 +1,64 @@
+"""Parameter servers: one that takes everything, and one shard of the parameters beside each worker.
+
+Li et al., Scaling distributed machine learning with the parameter server, OSDI 2014; the sharded one moves as many bytes
+as the ring, N(P-1)/P each way at each rank, in two steps with a fan-in of P-1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .schedule import Schedule, Step, check_ranks, moves, sequence
+
+
+def central(ranks: int, *, server_is_rank: bool = True) -> Schedule:
+    """Return the all-reduce through one server: rank 0, or with ``server_is_rank=False`` a node beside the ranks.
+
+    The server receives (P-1)N elements, or PN, in one step and sends as many in the other.
+    """
+    check_ranks(ranks)
+    server = 0 if server_is_rank else ranks
+    workers = np.arange(1 if server_is_rank else 0, ranks)
+
+    def step(number: int) -> Step:
+        if number == 0:
+            return moves(workers, server, 0, mode="fold")
+        return moves(server, workers, 0, mode="replace")
+
+    return Schedule(
+        kind="allreduce", algorithm="central", ranks=ranks, nodes=max(ranks, server + 1), parts=1,
+        steps=2 if len(workers) else 0, step=step, keeps_order=True,
+    )  # fmt: skip
+
+
+def sharded_reduce_scatter(ranks: int) -> Schedule:
+    """Return the step in which everyone gives part r to rank r at once."""
+    check_ranks(ranks)
+    src, dst = _others(ranks)
+    return Schedule(
+        kind="reduce_scatter", algorithm="sharded", ranks=ranks, nodes=ranks, parts=ranks, steps=int(ranks > 1),
+        step=lambda number: moves(src, dst, dst, mode="fold"), keeps_order=True,
+    )  # fmt: skip
+
+
+def sharded_all_gather(ranks: int) -> Schedule:
+    """Return the step in which rank r gives part r to everyone at once."""
+    check_ranks(ranks)
+    src, dst = _others(ranks)
+    return Schedule(
+        kind="all_gather", algorithm="sharded", ranks=ranks, nodes=ranks, parts=ranks, steps=int(ranks > 1),
+        step=lambda number: moves(src, dst, src, mode="replace"), keeps_order=True,
+    )  # fmt: skip
+
+
+def sharded(ranks: int) -> Schedule:
+    """Return the all-reduce through one shard per rank: two steps, P(P-1) messages each."""
+    return sequence(
+        sharded_reduce_scatter(ranks), sharded_all_gather(ranks), kind="allreduce", algorithm="sharded"
+    )
+
+
+def _others(ranks: int) -> tuple[np.ndarray, np.ndarray]:
+    src = np.repeat(np.arange(ranks), ranks)
+    dst = np.tile(np.arange(ranks), ranks)
+    return src[src != dst], dst[src != dst]
