@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import BadCollective
-from .schedule import Schedule, Step
+from .schedule import FOLD, HOLD, REPLACE, Schedule, Step
 
 #: A rank's number, or a tuple of expressions folded from left to right.
 Expression = Any
@@ -68,10 +68,10 @@ def _apply(
     held: dict[tuple[int, int], dict[int, Expression]],
 ) -> None:
     arrived: dict[tuple[int, int], dict[int, Expression]] = {}
+    modes: dict[tuple[int, int], int] = {}
     given: set[tuple[int, int]] = set()
-    for src, dst, start, stop in zip(
-        *(each.tolist() for each in (step.src, step.dst, step.start, step.stop)), strict=True
-    ):
+    columns = (step.src, step.dst, step.start, step.stop, step.mode)
+    for src, dst, start, stop, mode in zip(*(each.tolist() for each in columns), strict=True):
         for part in range(start, stop):
             value = state[src][part]
             if value is None or src == dst or not 0 <= part < schedule.parts:
@@ -80,19 +80,22 @@ def _apply(
                 )
             if src in arrived.setdefault((dst, part), {}):
                 raise BadCollective(f"{schedule}, step {number}: {src} gives part {part} twice to {dst}")
+            if modes.setdefault((dst, part), mode) != mode:
+                raise BadCollective(f"{schedule}, step {number}: part {part} reaches {dst} in two modes")
             arrived[dst, part][src] = value
             given.add((src, part))
-    if step.mode != "hold" and (both := given & arrived.keys()):
+    written = {where for where, mode in modes.items() if mode != HOLD}
+    if both := given & written:
         raise BadCollective(
             f"{schedule}, step {number}: written while it is given away: (node, part) {min(both)}"
         )
     for (dst, part), values in arrived.items():
-        if step.mode == "replace":
+        if modes[dst, part] == REPLACE:
             (state[dst][part],) = values.values()
-        elif step.mode == "hold":
-            held.setdefault((dst, part), {}).update(values)
-        else:
+        elif modes[dst, part] == FOLD:
             state[dst][part] = _fold(values, dst, state[dst][part])
+        else:
+            held.setdefault((dst, part), {}).update(values)
     if step.settle:
         for (dst, part), values in held.items():
             state[dst][part] = _fold(values, dst, state[dst][part])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .schedule import Mode, Schedule, Step, bounds
+from .schedule import FOLD, HOLD, Schedule, Step, bounds
 from .transport import Array, Fold, Gather, Send, Transport
 
 
@@ -17,12 +17,11 @@ class RankStep:
 
     Args:
         sends: (peer, start, stop).
-        gathers: (start, stop, peers in ascending order).
+        gathers: (start, stop, peers in ascending order, mode).
     """
 
     sends: tuple[tuple[int, int, int], ...]
-    gathers: tuple[tuple[int, int, tuple[int, ...]], ...]
-    mode: Mode
+    gathers: tuple[tuple[int, int, tuple[int, ...], int], ...]
     settle: bool
 
 
@@ -40,13 +39,13 @@ def rank_step(step: Step, rank: int, at: Array) -> RankStep:
     leaving = np.flatnonzero(step.src == rank)
     arriving = np.flatnonzero(step.dst == rank)
     sends = tuple((int(step.dst[i]), int(at[step.start[i]]), int(at[step.stop[i]])) for i in leaving)
-    ranges: dict[tuple[int, int], list[int]] = {}
+    ranges: dict[tuple[int, int, int], list[int]] = {}
     for i in arriving:
-        ranges.setdefault((int(at[step.start[i]]), int(at[step.stop[i]])), []).append(int(step.src[i]))
+        range_ = (int(at[step.start[i]]), int(at[step.stop[i]]), int(step.mode[i]))
+        ranges.setdefault(range_, []).append(int(step.src[i]))
     return RankStep(
         sends=tuple(send for send in sends if send[1] < send[2]),
-        gathers=tuple((a, b, tuple(sorted(peers))) for (a, b), peers in ranges.items() if a < b),
-        mode=step.mode,
+        gathers=tuple((a, b, tuple(sorted(peers)), mode) for (a, b, mode), peers in ranges.items() if a < b),
         settle=step.settle,
     )
 
@@ -58,14 +57,14 @@ def execute(schedule: Schedule, transport: Transport, buffer: Array, fold: Fold)
     for step in rank_steps(schedule, rank, len(buffer)):
         sends = [Send(peer=peer, data=buffer[start:stop]) for peer, start, stop in step.sends]
         gathers = []
-        for start, stop, peers in step.gathers:
-            if step.mode == "fold":
+        for start, stop, peers, mode in step.gathers:
+            if mode == FOLD:
                 sources = tuple(sorted((*peers, rank)))
                 gathers.append(Gather(target=buffer[start:stop], sources=sources, fold=fold))
                 continue
             for peer in peers:
                 target = buffer[start:stop]
-                if step.mode == "hold":
+                if mode == HOLD:
                     target = held.setdefault((start, stop), {})[peer] = np.empty_like(target)
                 gathers.append(Gather(target=target, sources=(peer,)))
         transport.exchange(sends, gathers)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .schedule import Schedule, Step, check_ranks, moves, sequence
+from .schedule import FOLD, REPLACE, Schedule, Step, check_ranks, moves, sequence
 
 
 def reduce_scatter(ranks: int) -> Schedule:
@@ -16,7 +16,7 @@ def reduce_scatter(ranks: int) -> Schedule:
     every = np.arange(ranks)
 
     def step(number: int) -> Step:
-        return moves(every, (every + 1) % ranks, (every - number - 1) % ranks, mode="fold")
+        return moves(every, (every + 1) % ranks, (every - number - 1) % ranks, mode=FOLD)
 
     return Schedule(
         kind="reduce_scatter", algorithm="ring", ranks=ranks, nodes=ranks, parts=ranks, steps=ranks - 1, step=step,
@@ -30,7 +30,7 @@ def all_gather(ranks: int) -> Schedule:
     every = np.arange(ranks)
 
     def step(number: int) -> Step:
-        return moves(every, (every + 1) % ranks, (every - number) % ranks, mode="replace")
+        return moves(every, (every + 1) % ranks, (every - number) % ranks, mode=REPLACE)
 
     return Schedule(
         kind="all_gather", algorithm="ring", ranks=ranks, nodes=ranks, parts=ranks, steps=ranks - 1, step=step,

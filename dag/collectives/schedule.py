@@ -7,7 +7,7 @@ steps are made one at a time, as arrays: 24,576 ranks have 1.2e9 moves around a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from ..errors import BadCollective
 
 IntArray = npt.NDArray[np.int64]
 #: What a rank does with what arrives: folds it into its own, puts it in the place of its own, or keeps it aside.
-Mode = Literal["fold", "replace", "hold"]
+FOLD, REPLACE, HOLD = 0, 1, 2
 Kind = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"]
 
 
@@ -31,7 +31,7 @@ class Step:
 
     Args:
         src, dst, start, stop: arrays of one length, int64.
-        mode: "fold", "replace" or "hold"; what is held is folded when a step says ``settle``.
+        mode: FOLD, REPLACE or HOLD for each move; what is held is folded when a step says ``settle``.
         settle: fold all that was held, again in ascending order of nodes, after the moves.
     """
 
@@ -39,7 +39,7 @@ class Step:
     dst: IntArray
     start: IntArray
     stop: IntArray
-    mode: Mode
+    mode: IntArray
     settle: bool = False
 
     def __len__(self) -> int:
@@ -88,11 +88,13 @@ def bounds(elements: int, parts: int) -> IntArray:
     return np.arange(parts + 1, dtype=np.int64) * elements // parts
 
 
-def moves(src: Any, dst: Any, start: Any, stop: Any = None, *, mode: Mode, settle: bool = False) -> Step:
+def moves(src: Any, dst: Any, start: Any, stop: Any = None, *, mode: Any, settle: bool = False) -> Step:
     """Return a step from anything that numpy makes arrays of; ``stop`` is by default ``start + 1``."""
-    first, second, begin = np.broadcast_arrays(*(np.asarray(each, np.int64) for each in (src, dst, start)))
+    first, second, begin, how = np.broadcast_arrays(
+        *(np.asarray(each, np.int64) for each in (src, dst, start, mode))
+    )
     end = begin + 1 if stop is None else np.broadcast_to(np.asarray(stop, np.int64), begin.shape)
-    return Step(src=first, dst=second, start=begin, stop=end, mode=mode, settle=settle)
+    return Step(src=first, dst=second, start=begin, stop=end, mode=how, settle=settle)
 
 
 def check_ranks(ranks: int) -> None:
@@ -126,3 +128,10 @@ def sequence(first: Schedule, *others: Schedule, kind: Kind, algorithm: str) -> 
         keeps_order=all(phase.keeps_order for phase in phases),
         root=first.root,
     )
+
+
+def joined(steps: Sequence[Step]) -> Step:
+    """Return the moves of several steps as one step."""
+    columns = ("src", "dst", "start", "stop", "mode")
+    together = {name: np.concatenate([getattr(step, name) for step in steps]) for name in columns}
+    return Step(**together, settle=any(step.settle for step in steps))

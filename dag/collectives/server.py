@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .schedule import Schedule, Step, check_ranks, moves, sequence
+from .schedule import FOLD, REPLACE, Schedule, Step, check_ranks, moves, sequence
 
 
 def central(ranks: int, *, server_is_rank: bool = True) -> Schedule:
@@ -22,8 +22,8 @@ def central(ranks: int, *, server_is_rank: bool = True) -> Schedule:
 
     def step(number: int) -> Step:
         if number == 0:
-            return moves(workers, server, 0, mode="fold")
-        return moves(server, workers, 0, mode="replace")
+            return moves(workers, server, 0, mode=FOLD)
+        return moves(server, workers, 0, mode=REPLACE)
 
     return Schedule(
         kind="allreduce", algorithm="central", ranks=ranks, nodes=max(ranks, server + 1), parts=1,
@@ -37,7 +37,7 @@ def sharded_reduce_scatter(ranks: int) -> Schedule:
     src, dst = _others(ranks)
     return Schedule(
         kind="reduce_scatter", algorithm="sharded", ranks=ranks, nodes=ranks, parts=ranks, steps=int(ranks > 1),
-        step=lambda number: moves(src, dst, dst, mode="fold"), keeps_order=True,
+        step=lambda number: moves(src, dst, dst, mode=FOLD), keeps_order=True,
     )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def sharded_all_gather(ranks: int) -> Schedule:
     src, dst = _others(ranks)
     return Schedule(
         kind="all_gather", algorithm="sharded", ranks=ranks, nodes=ranks, parts=ranks, steps=int(ranks > 1),
-        step=lambda number: moves(src, dst, src, mode="replace"), keeps_order=True,
+        step=lambda number: moves(src, dst, src, mode=REPLACE), keeps_order=True,
     )  # fmt: skip
 
 
