@@ -10,6 +10,10 @@ array([2., 4., 6.])
 
 from __future__ import annotations
 
+from .boundaries import barrier, identity, named, stop_gradient
+from .checkpoint import checkpoint, save_all, save_matmuls, save_names, save_nothing
+from .custom_rules import custom_vjp
+from .derivatives import elementwise_grad, hessian, hvp, jacobian, jvp
 from .differentiate import grad, pull_back, value_and_grad, vjp
 from .functions import (
     add,
@@ -25,12 +29,17 @@ from .functions import (
     tanh,
     transpose,
 )
+from .optimisers import Optimiser, adam, clip_by_global_norm, momentum, sgd, warmup_cosine
 from .program import Program, evaluate
 from .tables import define
 from .tensor import Tensor, TensorOp, apply, astype, constant, input, scope
+from .textual import build
 
 __all__ = [
-    "Program", "Tensor", "TensorOp", "add", "apply", "astype", "broadcast_to", "constant", "define", "evaluate", "exp",
-    "grad", "input", "log", "matmul", "maximum", "mean", "multiply", "pull_back", "reshape", "scope", "sum", "tanh",
-    "transpose", "value_and_grad", "vjp",
+    "Optimiser", "Program", "Tensor", "TensorOp", "adam", "add", "apply", "astype", "barrier", "broadcast_to",
+    "build", "checkpoint", "clip_by_global_norm", "constant", "custom_vjp", "define", "elementwise_grad",
+    "evaluate", "exp", "grad", "hessian", "hvp", "identity", "input", "jacobian", "jvp", "log", "matmul",
+    "maximum", "mean", "momentum", "multiply", "named", "pull_back", "reshape", "save_all", "save_matmuls",
+    "save_names", "save_nothing", "scope", "sgd", "stop_gradient", "sum", "tanh", "transpose",
+    "value_and_grad", "vjp", "warmup_cosine",
 ]  # fmt: skip

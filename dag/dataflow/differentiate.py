@@ -2,23 +2,27 @@
 
 ``pull_back`` walks a graph against its edges and asks each operator's gradient rule for the nodes that carry the cotangent
 on.  The result is a larger graph, so it can be differentiated again.  Nothing here computes a value.
+
+Functions that are differentiated take tensors, or nested dicts, lists and tuples of them.  Arrays and numbers among them
+become constants, and what comes back is tensors all the same: ``evaluate`` gives their values.  Every function sees its
+arguments as nodes of their own, so that the derivative by one argument is by that alone, even where two arguments, or an
+argument and a tensor that the function finds outside, are one tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from ..errors import BadTensor, NotDifferentiable
-from ..graph import Graph
+from .boundaries import ResultCotangent, as_tensor, identity
+from .regions import between, depending
 from .tables import GRADIENTS
-from .tensor import Tensor, apply, constant, scope, show
+from .tensor import Tensor, apply, astype, constant, scope, show
 from .trees import flatten
-
-#: Stands before the names of the nodes that differentiation makes; drawings show them apart.
-SCOPE = "gradient"
 
 
 def pull_back(
@@ -26,55 +30,88 @@ def pull_back(
 ) -> list[Tensor | None]:
     """Return for each input the sum over outputs of cotangent times derivative (the vector-Jacobian product).
 
-    None: no output depends on that input in a way that has a derivative.  Reverse accumulation, each node once
-    (Griewank & Walther, Evaluating Derivatives, chapter 3).
+    None: no output depends on that input in a way that has a derivative.  An input may depend on another: each gets all that
+    flows through it.  Reverse accumulation, each node once (Griewank & Walther, Evaluating Derivatives, chapter 3); what
+    several users of a value send back is added in the reverse of the order in which they run, from the left.
 
     Raises:
         BadTensor: a cotangent has another shape than its output.
         NotDifferentiable: an operator on the way has no gradient rule though its result is a float.
     """
-    order = Graph(tuple(outputs)).nodes
-    wanted = _depending(order, inputs)
-    parts: dict[Any, list[Tensor]] = {}
-    for output, cotangent in zip(outputs, cotangents, strict=True):
+    found = gather(between(outputs), list(zip(outputs, cotangents, strict=True)), inputs)
+    with scope("gradient"):
+        return [total(found[each]) if each in found else None for each in inputs]
+
+
+def gather(
+    order: Sequence[Tensor],
+    seeds: Sequence[tuple[Tensor, Tensor]],
+    inputs: Iterable[Tensor],
+    *,
+    partial: bool = False,
+) -> dict[Tensor, list[Tensor]]:
+    """Return the cotangents that reach each input, not yet summed; inputs that none reaches are left out.
+
+    Args:
+        order: the nodes to go through, inputs first.
+        seeds: outputs and their cotangents.
+        inputs: where to.
+        partial: what reaches an input does not go on through it.
+    """
+    ends = set(inputs)
+    wanted = depending(order, ends, floats_only=True)
+    parts: dict[Tensor, list[Any]] = {}
+    for output, cotangent in seeds:
         if cotangent.shape != output.shape:
             raise BadTensor(
                 f"the cotangent of {output.name!r} must have its shape {show(output.shape)}, got {show(cotangent.shape)}"
             )
-        parts.setdefault(output, []).append(cotangent)
-    ends = set(inputs)
-    found: dict[Any, Tensor] = {}
-    for node in reversed(order):
-        if node not in parts or node not in wanted:
-            continue
-        with scope(SCOPE):
-            cotangent = _total(parts.pop(node))
-        if node in ends:
-            found[node] = cotangent
-        if not node.inputs:
-            continue
-        assert isinstance(node, Tensor)
-        with scope(SCOPE):
-            passed = _cotangents(node, cotangent)
-        for source, part in zip(node.inputs, passed, strict=True):
-            if part is not None and source in wanted:
-                parts.setdefault(source, []).append(part)
-    return [found.get(each) for each in inputs]
+        parts.setdefault(output, []).append(astype(cotangent, output.dtype))
+    found: dict[Tensor, list[Tensor]] = {}
+    with scope("gradient"):
+        for node in reversed(order):
+            arrived = parts.pop(node, None)
+            if arrived is None or node not in wanted:
+                continue
+            if node in ends:
+                found[node] = arrived
+                if partial:
+                    continue
+            if not any(source in wanted for source in node.inputs):
+                continue
+            for source, given in zip(node.inputs, _carried(node, arrived), strict=True):
+                if given is not None and source in wanted:
+                    parts.setdefault(source, []).extend(
+                        _fitting(node, source, each)
+                        for each in (given if isinstance(given, list) else (given,))
+                    )
+    return found
 
 
 def vjp(function: Callable[..., Any], *inputs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """Return what ``function`` makes of the inputs, and the function from a cotangent of that to one for each input."""
-    leaves, rebuild = flatten(inputs)
-    result = function(*inputs)
+    """Return what ``function`` makes of the inputs, and the function from a cotangent of that to one for each input.
+
+    The cotangent is a tree like the result, with None where a result is to have none; arrays will do.  Inputs on which the
+    result does not depend get zeros, integers get None.
+
+    Raises:
+        NotDifferentiable: the result holds no tensor of floats.
+        BadTensor: the cotangent does not fit the result.
+    """
+    leaves, arguments = marked(inputs)
+    result = function(*arguments)
     outputs, _ = flatten(result)
+    if not any(is_float(each) for each in outputs):
+        raise NotDifferentiable(f"vjp wants a function that returns a tensor of floats, got {result!r:.80}")
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
-        given, _ = flatten(cotangent)
-        pulled = pull_back(outputs, given, leaves)
-        zeros = [
-            zero if part is None else part for part, zero in zip(pulled, map(zeros_like, leaves), strict=True)
+        given = leaves_like(result, cotangent, "the cotangent")
+        seeds = [
+            (output, _as_cotangent(each, output))
+            for output, each in zip(outputs, given, strict=True)
+            if each is not None and is_float(output)
         ]
-        return tuple(rebuild(zeros))
+        return tuple(in_place_of(inputs, leaves, pulled_to(leaves, seeds)))
 
     return result, pull
 
@@ -84,35 +121,30 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """Return the function that gives what ``function`` gives, and its gradient by the arguments ``argnums``.
 
-    ``function`` takes tensors, or nested dicts, lists and tuples of them, and returns a tensor of shape () and with
-    ``has_aux`` anything else beside it.  The gradient has the shape of the argument, or is a tuple for several.
+    ``function`` returns a tensor of shape () and with ``has_aux`` anything else beside it: ``((loss, aux), gradient)`` comes
+    back.  The gradient has the shape of the argument, or is a tuple for several; it is zeros where the result does not
+    depend on the argument.
 
     Raises:
-        NotDifferentiable: an argument is an integer, or the result is no float.
-        BadTensor: the result has another shape than ().
+        NotDifferentiable: an argument is an integer or no tensor, or the result is no tensor of floats.
+        BadTensor: the result has another shape than (), or there is no such argument.
     """
 
     def both(*inputs: Any) -> Any:
-        result = function(*inputs)
-        loss, aux = result if has_aux else (result, None)
-        if not isinstance(loss, Tensor) or loss.shape != ():
-            found = show(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise BadTensor(
-                f"grad wants a function whose result has the shape (), got {found}; use vjp, or sum it"
-            )
-        numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-        leaves, rebuild = flatten(tuple(inputs[number] for number in numbers))
+        several = not isinstance(argnums, (int, np.integer))
+        places = _places(argnums if several else (argnums,), len(inputs))  # type: ignore[arg-type]
+        chosen = tuple(inputs[place] for place in places)
+        leaves, arguments = marked(chosen)
         for leaf in leaves:
             _check_float(leaf, "a gradient is by")
-        _check_float(loss, "a gradient is of")
-        with scope(SCOPE):
-            one = constant(np.ones((), loss.dtype))
-        pulled = pull_back([loss], [one], leaves)
-        gradients = rebuild(
-            [zeros_like(leaf) if part is None else part for leaf, part in zip(leaves, pulled, strict=True)]
-        )
-        gradient = gradients[0] if isinstance(argnums, int) else gradients
-        return ((loss, aux) if has_aux else loss), gradient
+        given = list(inputs)
+        for place, argument in zip(places, arguments, strict=True):
+            given[place] = argument
+        result = function(*given)
+        loss, aux = _loss_and_aux(result, has_aux)
+        pulled = pulled_to(leaves, [(loss, constant(np.ones((), loss.dtype)))])
+        gradients = tuple(in_place_of(chosen, leaves, pulled))
+        return ((loss, aux) if has_aux else loss), (gradients if several else gradients[0])
 
     return both
 
@@ -120,7 +152,7 @@ def value_and_grad(
 def grad(
     function: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """Return the function that gives the gradient of ``function``; see ``value_and_grad``."""
+    """Return the function that gives the gradient of ``function``, with ``has_aux`` beside the aux; see ``value_and_grad``."""
     both = value_and_grad(function, argnums, has_aux=has_aux)
 
     def gradient(*inputs: Any) -> Any:
@@ -132,39 +164,137 @@ def grad(
 
 def zeros_like(tensor: Tensor) -> Tensor:
     """Return zeros in the shape and dtype of ``tensor``."""
-    zero = constant(np.zeros((), tensor.dtype))
-    return zero if tensor.shape == () else apply("broadcast_to", zero, shape=tensor.shape)
+    return filled(0, tensor)
 
 
-def _depending(order: Sequence[Any], inputs: Sequence[Tensor]) -> set[Any]:
-    """Return the nodes whose value depends on one of the inputs, these included."""
-    found: set[Any] = set(inputs)
-    for node in order:
-        if any(source in found for source in node.inputs):
-            found.add(node)
-    return found
+def filled(value: float, like: Tensor) -> Tensor:
+    """Return ``value`` everywhere in the shape and dtype of ``like``."""
+    scalar = constant(np.asarray(value, like.dtype))
+    return scalar if like.shape == () else apply("broadcast_to", scalar, shape=like.shape)
 
 
-def _cotangents(node: Tensor, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+def marked(inputs: Any) -> tuple[list[Any], Any]:
+    """Return the leaves of ``inputs``, each tensor as a node of its own, and the tree of them."""
+    leaves, rebuild = flatten(inputs)
+    own = [identity(each) if isinstance(each, Tensor) else each for each in map(as_tensor, leaves)]
+    return own, rebuild(own)
+
+
+def pulled_to(leaves: Sequence[Any], seeds: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor | None]:
+    """Return the gradients by marked leaves: zeros where nothing arrives, None for what has no derivative."""
+    ends = [leaf for leaf in leaves if is_float(leaf)]
+    found = gather(between([output for output, _ in seeds], set(ends)), seeds, ends, partial=True)
+    with scope("gradient"):
+        return [
+            (total(found[leaf]) if leaf in found else zeros_like(leaf)) if is_float(leaf) else None
+            for leaf in leaves
+        ]
+
+
+def in_place_of(tree: Any, leaves: Sequence[Any], others: Sequence[Any]) -> Any:
+    """Return ``tree`` with ``others`` in the places of its leaves."""
+    _, rebuild = flatten(tree)
+    return rebuild(list(others))
+
+
+def leaves_like(tree: Any, values: Any, what: str) -> list[Any]:
+    """Return the parts of ``values`` in the places of the leaves of ``tree``; None may stand for any part of it."""
+    if values is None:
+        return [None] * len(flatten(tree)[0])
+    if isinstance(tree, dict):
+        if not isinstance(values, dict) or set(values) != set(tree):
+            raise BadTensor(f"{what} must be a dict with the keys {sorted(tree)}, got {values!r:.80}")
+        return [leaf for key in sorted(tree) for leaf in leaves_like(tree[key], values[key], what)]
+    if isinstance(tree, (list, tuple)):
+        if not isinstance(values, (list, tuple)) or len(values) != len(tree):
+            raise BadTensor(f"{what} must be a {type(tree).__name__} of {len(tree)}, got {values!r:.80}")
+        return [
+            leaf for each, value in zip(tree, values, strict=True) for leaf in leaves_like(each, value, what)
+        ]
+    if tree is None:
+        raise BadTensor(f"{what} must have None where there is no tensor, got {values!r:.80}")
+    return [values]
+
+
+def is_float(value: Any) -> bool:
+    """Whether ``value`` is a tensor of floats, the only thing that has a derivative."""
+    return isinstance(value, Tensor) and value.dtype.kind == "f"
+
+
+def total(parts: Sequence[Tensor]) -> Tensor:
+    """Return the sum of one or more tensors, added from the left."""
+    first, *others = parts
+    for part in others:
+        first = apply("add", first, part)
+    return first
+
+
+def _carried(node: Tensor, arrived: list[Any]) -> Sequence[Any]:
+    if node.op.kind == "identity":
+        # Not summed here: then a value's cotangents are added in one order, marked or not, and give the same bits.
+        return (arrived,)
     rule = GRADIENTS[node.op.kind]
     if rule is None:
-        if node.dtype.kind == "f":
-            raise NotDifferentiable(f"{node.name!r}: the operator {node.op.kind!r} has no gradient rule")
-        return (None,) * len(node.inputs)
-    return rule(node, cotangent, *node.inputs)
+        raise NotDifferentiable(
+            f"{node.name!r}: the operator {node.op.kind!r} has no gradient rule; "
+            "put stop_gradient around its inputs, or give it one with custom_vjp"
+        )
+    if node.op.kind != "call":
+        return rule(node, total(arrived), *node.inputs)
+    by_result: dict[int, list[Tensor]] = {}
+    for each in arrived:
+        by_result.setdefault(each.index, []).append(each.cotangent)
+    return rule(node, {at: total(parts) for at, parts in sorted(by_result.items())}, *node.inputs)
 
 
-def _total(parts: Sequence[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+def _fitting(node: Tensor, source: Tensor, part: Any) -> Any:
+    """Return a cotangent in the dtype of its tensor: a float32 beside float64 keeps float32 gradients."""
+    if isinstance(part, ResultCotangent):
+        return part
+    if part.shape != source.shape:
+        raise BadTensor(
+            f"the gradient rule of {node.op.kind!r} gave the cotangent of {source.name!r} the shape "
+            f"{show(part.shape)}, not {show(source.shape)}"
+        )
+    return astype(part, source.dtype)
+
+
+def _as_cotangent(value: Any, output: Tensor) -> Tensor:
+    return value if isinstance(value, Tensor) else constant(value, output.dtype)
+
+
+def _places(argnums: Sequence[int], count: int) -> list[int]:
+    places = []
+    for each in argnums:
+        place = index(each)
+        if not -count <= place < count:
+            raise BadTensor(f"argnums {place} is out of range: the function is given {count} arguments")
+        places.append(place % count)
+    if len(set(places)) < len(places):
+        raise BadTensor(f"argnums {tuple(argnums)} names an argument twice")
+    return places
+
+
+def _loss_and_aux(result: Any, has_aux: bool) -> tuple[Tensor, Any]:
+    if has_aux and not (isinstance(result, tuple) and len(result) == 2):
+        raise NotDifferentiable(f"with has_aux=True the function returns (loss, aux), got {result!r:.80}")
+    loss, aux = result if has_aux else (result, None)
+    if not isinstance(loss, Tensor):
+        hint = "; has_aux=True passes on what stands beside the loss" if isinstance(loss, tuple) else ""
+        raise NotDifferentiable(f"grad wants a function that returns a tensor, got {loss!r:.80}{hint}")
+    if loss.shape != ():
+        raise BadTensor(
+            f"grad wants a function whose result has the shape (), got {show(loss.shape)}; use vjp, or sum it"
+        )
+    _check_float(loss, "a gradient is of")
+    return loss, aux
 
 
 def _check_float(tensor: Any, what: str) -> None:
     if not isinstance(tensor, Tensor):
         raise NotDifferentiable(f"{what} tensors, got {tensor!r:.60}")
     if tensor.dtype.kind != "f":
+        name = tensor.inputs[0].name if tensor.op.kind == "identity" else tensor.name
         raise NotDifferentiable(
-            f"{what} a tensor of floats; {tensor.name!r} has the dtype {tensor.dtype}: convert it with astype, or leave it out"
+            f"{what} a tensor of floats; {name!r} has the dtype {tensor.dtype}: convert it with astype, or leave it out"
         )

@@ -1,0 +1,183 @@
+"""Optimisers as graphs: from parameters, gradients and state to the next parameters and state.
+
+Parameters are nested dicts, lists and tuples; the state is a dict with the number of the step and trees like the parameters.
+Each keeps its dtype: float32 parameters stay float32, while the few numbers of a step (rates, corrections) are computed in
+float64.  Nothing here runs a step: put ``step`` into the graph of the training step and run that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadTensor
+from .boundaries import as_tensor
+from .differentiate import is_float, total
+from .tensor import Tensor, apply, astype, constant, scope, show
+from .trees import flatten, map_tree
+
+State = dict[str, Any]
+#: A number, a tensor of shape (), or a function from the number of the step (a tensor, 1 at first) to one.
+LearningRate = float | Tensor | Callable[[Tensor], Tensor]
+#: Takes a parameter, its gradient, its slots and the rate; returns the next parameter and slots.
+_Rule = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimiser:
+    """How parameters follow their gradients; made by ``sgd``, ``momentum`` or ``adam``.
+
+    Args:
+        name: what it is called.
+        slots: the trees that the state holds beside the number of the step, zeros at first.
+        learning_rate: see ``LearningRate``.
+        rule: what one parameter does.
+    """
+
+    name: str
+    slots: tuple[str, ...]
+    learning_rate: LearningRate
+    rule: _Rule
+
+    def start(self, params: Any) -> State:
+        """Return the state before the first step, arrays in trees like ``params`` (arrays or tensors)."""
+        zeros = {slot: map_tree(lambda each: np.zeros(each.shape, each.dtype), params) for slot in self.slots}
+        return {"step": np.zeros((), np.int64), **zeros}
+
+    def step(self, params: Any, gradients: Any, state: State) -> tuple[Any, State]:
+        """Return the parameters and the state after one step, as tensors in trees like those given.
+
+        Raises:
+            BadTensor: a gradient has not the shape of its parameter, or a tree not that of ``params``.
+        """
+        with scope(self.name):
+            number = as_tensor(state["step"]) + 1
+            rate = self.learning_rate(number) if callable(self.learning_rate) else self.learning_rate
+            if isinstance(rate, Tensor) and rate.shape != ():
+                raise BadTensor(f"the learning rate must have the shape (), got {show(rate.shape)}")
+            leaves, rebuild = flatten(params)
+            columns = [_leaves(self.name, "the gradients", gradients, leaves)]
+            columns += [_leaves(self.name, slot, state[slot], leaves) for slot in self.slots]
+            moved = [
+                self.rule(param, gradient, tuple(slots), rate, number)
+                for param, gradient, *slots in zip(map(as_tensor, leaves), *columns, strict=True)
+            ]
+            next_slots = {
+                slot: rebuild([slots[at] for _, slots in moved]) for at, slot in enumerate(self.slots)
+            }
+            return rebuild([param for param, _ in moved]), {"step": number, **next_slots}
+
+
+def sgd(learning_rate: LearningRate) -> Optimiser:
+    """Return gradient descent: each parameter less its gradient times the rate."""
+
+    def rule(param: Tensor, gradient: Tensor, slots: Any, rate: Any, number: Tensor) -> Any:
+        return param - _scalar(rate, param) * gradient, ()
+
+    return Optimiser(name="sgd", slots=(), learning_rate=learning_rate, rule=rule)
+
+
+def momentum(learning_rate: LearningRate, decay: float = 0.9, *, nesterov: bool = False) -> Optimiser:
+    """Return gradient descent along a decaying sum of gradients, ``velocity = decay * velocity + gradient``.
+
+    With ``nesterov`` the parameters move along ``gradient + decay * velocity`` (Sutskever et al. 2013, in the form of torch).
+    """
+    _in_range("decay", decay)
+
+    def rule(param: Tensor, gradient: Tensor, slots: Any, rate: Any, number: Tensor) -> Any:
+        velocity = decay * slots[0] + gradient
+        direction = gradient + decay * velocity if nesterov else velocity
+        return param - _scalar(rate, param) * direction, (velocity,)
+
+    return Optimiser(name="momentum", slots=("velocity",), learning_rate=learning_rate, rule=rule)
+
+
+def adam(
+    learning_rate: LearningRate = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    *,
+    weight_decay: float = 0.0,
+) -> Optimiser:
+    """Return Adam with bias correction (Kingma & Ba 2015, algorithm 1).
+
+    ``weight_decay`` shrinks the parameters beside the step, by itself times the rate: AdamW (Loshchilov & Hutter 2019).
+    """
+    _in_range("beta1", beta1)
+    _in_range("beta2", beta2)
+
+    def rule(param: Tensor, gradient: Tensor, slots: Any, rate: Any, number: Tensor) -> Any:
+        mean = beta1 * slots[0] + (1 - beta1) * gradient
+        square = beta2 * slots[1] + (1 - beta2) * gradient * gradient
+        steps = astype(number, np.dtype(np.float64))
+        size = _scalar(rate / (1 - beta1**steps), param)
+        root = _scalar(apply("sqrt", 1 - beta2**steps), param)
+        kept = param * _scalar(1 - rate * weight_decay, param) if weight_decay else param
+        return kept - size * (mean / (apply("sqrt", square) / root + epsilon)), (mean, square)
+
+    return Optimiser(name="adam", slots=("mean", "square"), learning_rate=learning_rate, rule=rule)
+
+
+def warmup_cosine(
+    peak: float, warmup_steps: int, total_steps: int, final: float = 0.0
+) -> Callable[[Tensor], Tensor]:
+    """Return the rate that rises in a line to ``peak`` at step ``warmup_steps``, then falls in half a cosine to ``final``.
+
+    From ``total_steps`` on it stays there.  Step 1 is the first (Loshchilov & Hutter 2017, equation 5, without restarts).
+    """
+    if not 0 <= warmup_steps < total_steps:
+        raise ValueError(
+            f"warmup_steps must be from 0 to below total_steps, got {warmup_steps} and {total_steps}"
+        )
+
+    def rate(number: Tensor) -> Tensor:
+        step = astype(as_tensor(number), np.dtype(np.float64))
+        done = apply("minimum", (step - warmup_steps) / (total_steps - warmup_steps), 1.0)
+        falling = final + (peak - final) * 0.5 * (1 + apply("cos", math.pi * done))
+        return apply("where", step < warmup_steps, step * (peak / max(warmup_steps, 1)), falling)
+
+    return rate
+
+
+def clip_by_global_norm(gradients: Any, max_norm: float) -> tuple[Any, Tensor]:
+    """Return the gradients, made smaller together if their norm is above ``max_norm``, and the norm that they had.
+
+    The norm is the root of the sum of all squares over the whole tree (Pascanu et al. 2013).  Gradients within keep their bits.
+    """
+    if not max_norm > 0:
+        raise ValueError(f"max_norm must be above 0, got {max_norm}")
+    leaves, rebuild = flatten(gradients)
+    tensors = [as_tensor(leaf) for leaf in leaves]
+    if not tensors or not all(is_float(each) for each in tensors):
+        raise BadTensor(f"gradients are tensors of floats, got {gradients!r:.80}")
+    with scope("clip"):
+        norm = apply("sqrt", total([(each * each).sum() for each in tensors]))
+        scale = max_norm / apply("maximum", norm, constant(max_norm, norm.dtype))
+        return rebuild([each * astype(scale, each.dtype) for each in tensors]), norm
+
+
+def _scalar(value: Any, like: Tensor) -> Any:
+    """Return a number that does not change the dtype of ``like``."""
+    return astype(value, like.dtype) if isinstance(value, Tensor) else float(value)
+
+
+def _leaves(name: str, what: str, tree: Any, params: list[Any]) -> list[Tensor]:
+    leaves = [as_tensor(leaf) for leaf in flatten(tree)[0]]
+    if len(leaves) != len(params):
+        raise BadTensor(f"{name}: there are {len(params)} parameters, and {what} are {len(leaves)}")
+    for param, leaf in zip(params, leaves, strict=True):
+        if leaf.shape != param.shape:
+            raise BadTensor(
+                f"{name}: {what} must have the shapes of the parameters, {show(param.shape)} here, got {show(leaf.shape)}"
+            )
+    return [astype(leaf, param.dtype) for param, leaf in zip(params, leaves, strict=True)]
+
+
+def _in_range(what: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ValueError(f"{what} must be from 0 to below 1, got {value}")
