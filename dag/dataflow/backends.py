@@ -64,7 +64,14 @@ def backend_named(name: str) -> Backend:
     if first not in BACKENDS and first.isidentifier():
         module = f"{__package__}.backend_{first}"
         if importlib.util.find_spec(module) is not None:
-            importlib.import_module(module)
+            try:
+                importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                raise ModuleNotFoundError(
+                    f"the backend {first!r} needs the package {error.name!r}, which is not installed: "
+                    f"pip install 'mrdag[{first}]'",
+                    name=error.name,
+                ) from error
     if first not in BACKENDS:
         raise ValueError(
             f"there is no backend {name!r}; there are: {', '.join(sorted({*BACKENDS, 'torch'}))}"
