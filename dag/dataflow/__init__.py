@@ -30,16 +30,23 @@ from .functions import (
     transpose,
 )
 from .optimisers import Optimiser, adam, clip_by_global_norm, momentum, sgd, warmup_cosine
+from .passes_all import optimise
+from .passes_common import dead_code, eliminate_common
+from .passes_fold import fold_constants
+from .passes_fuse import fuse
+from .passes_simplify import simplify
+from .passes_verify import verify
 from .program import Program, evaluate
 from .tables import define
 from .tensor import Tensor, TensorOp, apply, astype, constant, input, scope
 from .textual import build
 
 __all__ = [
-    "Optimiser", "Program", "Tensor", "TensorOp", "adam", "add", "apply", "astype", "barrier", "broadcast_to",
-    "build", "checkpoint", "clip_by_global_norm", "constant", "custom_vjp", "define", "elementwise_grad",
-    "evaluate", "exp", "grad", "hessian", "hvp", "identity", "input", "jacobian", "jvp", "log", "matmul",
-    "maximum", "mean", "momentum", "multiply", "named", "pull_back", "reshape", "save_all", "save_matmuls",
-    "save_names", "save_nothing", "scope", "sgd", "stop_gradient", "sum", "tanh", "transpose",
-    "value_and_grad", "vjp", "warmup_cosine",
+    "Optimiser", "Program", "Tensor", "TensorOp", "adam", "add", "apply", "astype", "barrier",
+    "broadcast_to", "build", "checkpoint", "clip_by_global_norm", "constant", "custom_vjp", "dead_code",
+    "define", "elementwise_grad", "eliminate_common", "evaluate", "exp", "fold_constants", "fuse", "grad",
+    "hessian", "hvp", "identity", "input", "jacobian", "jvp", "log", "matmul", "maximum", "mean",
+    "momentum", "multiply", "named", "optimise", "pull_back", "reshape", "save_all", "save_matmuls",
+    "save_names", "save_nothing", "scope", "sgd", "simplify", "stop_gradient", "sum", "tanh", "transpose",
+    "value_and_grad", "verify", "vjp", "warmup_cosine",
 ]  # fmt: skip

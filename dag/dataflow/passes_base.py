@@ -35,7 +35,9 @@ def tensors(graph: Graph) -> tuple[Tensor, ...]:
     return graph.nodes  # type: ignore[return-value]
 
 
-def derived(like: Tensor, kind: str, inputs: Sequence[Tensor], name: str | None = None, **attributes: Any) -> Tensor:
+def derived(
+    like: Tensor, kind: str, inputs: Sequence[Tensor], name: str | None = None, **attributes: Any
+) -> Tensor:
     """Return the node that makes what ``like`` makes, in its name, by another operator."""
     key = (kind, *sorted(attributes.items())) if attributes else kind
     op = TensorOp(kind=kind, attributes=attributes, key=key)
@@ -82,7 +84,7 @@ def with_outputs(graph: Graph, became: Mapping[Tensor, Tensor]) -> Graph:
     last: dict[Any, Tensor] = {}
     for node in Graph(tuple(became[each] for each in old)).nodes:
         moved = with_inputs(node, [last[source] for source in node.inputs]) if node.inputs else node
-        last[node] = replace(moved, name=renamed[node]) if node in renamed else moved  # type: ignore[index,assignment,type-var]
+        last[node] = replace(moved, name=renamed[node]) if node in renamed else moved  # type: ignore[assignment]
     return Graph(
         tuple(
             derived(each, "reshape", [last[became[each]]], shape=each.shape) if each in views else last[became[each]]

@@ -43,7 +43,9 @@ def fold_constants(graph: Graph, notes: Notes | None = None, *, limit_bytes: int
             return moved
         value = _value(moved, [known[source] for source in moved.inputs])
         if value is None:
-            said.refused.append(f"{moved.name} stays: {moved.op.kind} failed on these constants, and says so when it runs")
+            said.refused.append(
+                f"{moved.name} stays: {moved.op.kind} failed on these constants, and says so when it runs"
+            )
             return moved
         if is_view:
             known[moved], own_bytes[moved] = value, made_from

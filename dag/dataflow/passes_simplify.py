@@ -13,12 +13,11 @@ import numpy as np
 
 from ..errors import BadTensor
 from ..graph import Graph
+from .boundaries import PASSED_ON
 from .passes_base import Names, Notes, derived, rebuild, sized
 from .tables import TRAITS, shape_rule
-from .tensor import Tensor
+from .tensor import DType, Tensor
 
-#: Operators that return their first input and matter to differentiation alone.
-MARKS = frozenset({"stop_gradient", "identity"})
 #: A larger constant is not searched for being the same number throughout.
 MOST_ELEMENTS = 4096
 
@@ -27,9 +26,9 @@ def simplify(graph: Graph, notes: Notes | None = None) -> Graph:
     """Return a graph without the operators that change nothing.
 
     Gone are: x * 1, x / 1, x - 0, x + -0.0 and the like where shape and dtype stay; -(-x); casts, reshapes, transposes,
-    broadcasts and sums to what is there already, or two of them that are one; ``stop_gradient``; a broadcast before an
-    elementwise operator, which broadcasts by itself.  Elementwise operators on nothing but broadcast values work before
-    the broadcast.
+    broadcasts and sums to what is there already, or two of them that are one; ``stop_gradient`` and its kin (a ``barrier``
+    stays); a broadcast before an elementwise operator, which broadcasts by itself.  Elementwise operators on nothing but
+    broadcast values work before the broadcast.
     """
     return rebuild(graph, _Rules(graph, notes or Notes()).settle)
 
@@ -163,12 +162,12 @@ def _astype(rules: _Rules, node: Tensor) -> Tensor | None:
     return None
 
 
-def _lossless(old: np.dtype[np.generic], new: np.dtype[np.generic]) -> bool:
+def _lossless(old: DType, new: DType) -> bool:
     """Return whether every value of ``old`` is one of ``new``; NumPy calls int64 to float64 safe, which it is not."""
     if not np.can_cast(old, new, "safe"):
         return False
     if old.kind in "iu" and new.kind == "f":
-        return old.itemsize * 8 <= np.finfo(new).nmant + 1  # type: ignore[arg-type]
+        return old.itemsize * 8 <= np.finfo(new.type).nmant + 1
     return True
 
 
@@ -211,7 +210,11 @@ def _sum_to(rules: _Rules, node: Tensor) -> Tensor | None:
 
 def _mark(rules: _Rules, node: Tensor) -> Tensor | None:
     inner = node.inputs[0]
-    return rules.gone(node, inner, f"{node.op.kind} says nothing after differentiation and") if _fits(node, inner) else None
+    return (
+        rules.gone(node, inner, f"{node.op.kind} says nothing after differentiation and")
+        if _fits(node, inner)
+        else None
+    )
 
 
 def _broadcast_late(rules: _Rules, node: Tensor) -> Tensor | None:
@@ -247,5 +250,5 @@ RULES: dict[str, Rule] = {
     "transpose": _transpose,
     "broadcast_to": _broadcast_to,
     "sum_to": _sum_to,
-    **dict.fromkeys(MARKS, _mark),
+    **dict.fromkeys(PASSED_ON, _mark),
 }

@@ -1,0 +1,192 @@
+"""One operator that is many: elementwise steps that run over an array in blocks, so that what is between them stays in cache.
+
+The steps are data in the operator's attributes.  On numpy a block runs through all steps before the next one is read; other
+backends run the steps one after the other with their own kernels (``stepwise``).  The result has the same bits as the single
+operators give, since each element comes from the elements at its place alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadTensor, NotDifferentiable
+from .tables import TRAITS, Kernel, Traits, define, kernel_rule, shape_rule
+from .tensor import Tensor, TensorOp
+
+#: Bytes of a block of one value.  A step costs about 1 microsecond of Python for each block; several blocks, of the inputs and
+#: of what is between, should lie in a cache of the second level together.
+BLOCK_BYTES = 2**17
+#: Indices into an array; None: the whole.
+Index = tuple[int | slice, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One operator of a fused one.
+
+    Args:
+        kind: its name.
+        attributes: by name, sorted.
+        operands: numbers of its inputs: those of the fused operator come first, then the steps.
+        name: of the node that it was.
+    """
+
+    kind: str
+    attributes: tuple[tuple[str, Any], ...] = ()
+    operands: tuple[int, ...]
+    name: str = field(compare=False)
+
+
+def unfused(node: Tensor) -> tuple[Tensor, ...]:
+    """Return the nodes that a fused node stands for, over its inputs, the last of which gives its value."""
+    return tuple(_steps(node.inputs, node.op.attributes["steps"]))
+
+
+def _steps(inputs: Sequence[Tensor], steps: Sequence[Step]) -> list[Tensor]:
+    values = list(inputs)
+    for step in steps:
+        attributes = dict(step.attributes)
+        given = tuple(values[number] for number in step.operands)
+        shape, dtype = shape_rule(step.kind)(*given, **attributes)
+        op = TensorOp(kind=step.kind, attributes=attributes, key=(step.kind, *step.attributes))
+        size_bytes = prod(shape) * dtype.itemsize
+        values.append(
+            Tensor(name=step.name, op=op, inputs=given, shape=shape, dtype=dtype, size_bytes=size_bytes)
+        )
+    return values[len(inputs) :]
+
+
+def _rule(*inputs: Tensor, steps: tuple[Step, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    made = _steps(inputs, steps)
+    for each in made:
+        if each.shape != made[-1].shape or not TRAITS[each.op.kind].elementwise:
+            raise BadTensor(f"fused: {each!r} is no elementwise step of the shape {made[-1].shape}")
+    return made[-1].shape, made[-1].dtype
+
+
+def _gradient(node: Tensor, cotangent: Tensor, *inputs: Tensor) -> tuple[Tensor | None, ...]:
+    raise NotDifferentiable(f"{node.name!r} is fused: take the gradient first, and fuse afterwards")
+
+
+def stepwise(node: Tensor, backend: str) -> Kernel:
+    """Return the kernel that runs the steps one after the other, each over the whole array, on a backend."""
+    kernels = [kernel_rule(each.op.kind, backend)(each) for each in unfused(node)]
+    steps: tuple[Step, ...] = node.op.attributes["steps"]
+
+    def kernel(*inputs: Any, out: Any = None) -> Any:
+        values = list(inputs)
+        for run, step in zip(kernels[:-1], steps[:-1], strict=True):
+            values.append(run(*[values[number] for number in step.operands]))
+        return kernels[-1](*[values[number] for number in steps[-1].operands], out=out)
+
+    return kernel
+
+
+def blocks_of(shape: tuple[int, ...], most: int) -> tuple[tuple[int, ...], list[tuple[int | slice, ...]]]:
+    """Return the shape of a block and the indices of the blocks of an array, each of at most ``most`` elements.
+
+    One axis is cut, into equal parts but for the last; axes before it are indexed, those behind it are whole.  An array that is
+    no larger than two blocks is one block, with the index ``()``.
+
+    >>> blocks_of((3, 4), 5)
+    ((1, 4), [(slice(0, 1, None),), (slice(1, 2, None),), (slice(2, 3, None),)])
+    """
+    if prod(shape) <= 2 * most:
+        return shape, [()]
+    axis = next(at for at in range(len(shape)) if prod(shape[at + 1 :]) <= most)
+    length, behind = shape[axis], shape[axis + 1 :]
+    count = -(-length // max(1, most // prod(behind)))
+    rows = -(-length // count)
+    cuts = [slice(at, min(at + rows, length)) for at in range(0, length, rows)]
+    return (rows, *behind), [(*lead, cut) for lead in product(*map(range, shape[:axis])) for cut in cuts]
+
+
+def _part(index: tuple[int | slice, ...], shape: tuple[int, ...], whole: tuple[int, ...]) -> Index:
+    """Return the part of an input that broadcasts to a block of the result."""
+    lead = len(whole) - len(shape)
+    taken = tuple(
+        each if shape[at - lead] == whole[at] else 0 if isinstance(each, int) else slice(None)
+        for at, each in enumerate(index)
+        if at >= lead
+    )
+    return None if all(each == slice(None) for each in taken) else taken
+
+
+def _places(
+    steps: Sequence[Step], made: Sequence[Tensor], inputs: int
+) -> tuple[list[int], list[np.dtype[Any]]]:
+    """Return where each step but the last leaves its value, and the dtypes of these places; a place is used again."""
+    last = {number: at for at, step in enumerate(steps) for number in step.operands}
+    places: list[int] = []
+    dtypes: list[np.dtype[Any]] = []
+    free: list[int] = []
+    for at, (step, node) in enumerate(zip(steps[:-1], made, strict=False)):
+        free += [places[n - inputs] for n in dict.fromkeys(step.operands) if n >= inputs and last[n] == at]
+        place = next((each for each in reversed(free) if dtypes[each] == node.dtype), None)
+        if place is None:
+            place = len(dtypes)
+            dtypes.append(node.dtype)
+        else:
+            free.remove(place)
+        places.append(place)
+    return places, dtypes
+
+
+def _numpy_rule(node: Tensor) -> Kernel:
+    made = unfused(node)
+    steps: tuple[Step, ...] = node.op.attributes["steps"]
+    count, shape = len(node.inputs), node.shape
+    most = max(1, BLOCK_BYTES // max(each.dtype.itemsize for each in made))
+    rows, indices = blocks_of(shape, most)
+    parts = [[_part(index, each.shape, shape) for each in node.inputs] for index in indices]
+    places, dtypes = _places(steps, made, count)
+    # Registers: the inputs, the places between, and at last the result.
+    target = [count + place for place in places] + [count + len(dtypes)]
+    calls = []
+    for each, step, place in zip(made, steps, target, strict=True):
+        first, *others = [n if n < count else target[n - count] for n in step.operands]
+        calls.append((kernel_rule(each.op.kind, "numpy")(each), first, others, place))
+    idle: list[list[Any]] = []  # room for what is between, of calls that are over; a list's pop is atomic
+
+    def run(registers: list[Any]) -> None:
+        for function, first, others, place in calls:
+            if not others:
+                function(registers[first], out=registers[place])
+            elif len(others) == 1:  # two operands, as most have: worth 0.1 microseconds
+                function(registers[first], registers[others[0]], out=registers[place])
+            else:
+                given = [registers[number] for number in others]
+                function(registers[first], *given, out=registers[place])
+
+    def kernel(*inputs: Any, out: Any = None) -> Any:
+        result = np.empty(shape, node.dtype) if out is None else out
+        try:
+            room = idle.pop()
+        except IndexError:
+            room = [np.empty(rows, dtype) for dtype in dtypes]
+        if not indices[0]:
+            run([*inputs, *room, result])
+        else:
+            for index, part in zip(indices, parts, strict=True):
+                block = result[index]
+                between = room if block.shape == rows else [each[: len(block)] for each in room]
+                given = [x if at is None else x[at] for x, at in zip(inputs, part, strict=True)]
+                run([*given, *between, block])
+        idle.append(room)
+        return result
+
+    return kernel
+
+
+define(
+    "fused", shape=_rule, gradient=_gradient, kernels={"numpy": _numpy_rule},
+    traits=Traits(
+        elementwise=True, flops=lambda node: sum(TRAITS[each.op.kind].flops(each) for each in unfused(node))
+    ),
+)  # fmt: skip

@@ -1,0 +1,47 @@
+"""All passes that always pay, in the order in which they help each other."""
+
+from __future__ import annotations
+
+from ..graph import Graph
+from .passes_base import Notes, Rewritten
+from .passes_common import eliminate_common
+from .passes_fold import fold_constants
+from .passes_fuse import fuse
+from .passes_simplify import simplify
+from .passes_verify import verify
+
+#: Each round leaves less than it found; a graph of 10,000 nodes has been seen to need three.
+MOST_ROUNDS = 20
+
+
+def optimise(graph: Graph, *, fused: bool = True, check: bool = False) -> Rewritten:
+    """Return the graph after all passes, and what they did and declined, a line each.
+
+    Simplifying comes first, since it makes equals look equal; then what is there twice goes; then constants are folded, which
+    gives new ones and zeros to simplify: the three run until nothing changes.  Fusion is last, as it hides operators from the
+    others.  ``rematerialise`` is left to those who have a limit.  Differentiate before: a fused operator has no derivative.
+
+    Args:
+        fused: fuse at last; without, every node can still be watched by itself.
+        check: verify the graph before and after every pass.
+
+    Raises:
+        BadGraph: with ``check``: the graph, or what a pass made of it, is not as its operators say.
+    """
+    checked = verify if check else _unchanged
+    notes = Notes()
+    checked(graph)
+    for _ in range(MOST_ROUNDS):
+        done = len(notes.applied)
+        notes.refused.clear()  # said again in the last round, where it still holds
+        for one in (simplify, eliminate_common, fold_constants):
+            graph = checked(one(graph, notes))
+        if len(notes.applied) == done:
+            break
+    if fused:
+        graph = checked(fuse(graph, notes))
+    return Rewritten(graph=graph, applied=tuple(notes.applied), refused=tuple(dict.fromkeys(notes.refused)))
+
+
+def _unchanged(graph: Graph) -> Graph:
+    return graph
