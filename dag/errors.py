@@ -9,7 +9,8 @@
     │   ├── NotDifferentiable (TypeError) there is no derivative to give
     │   └── UnknownOperator   (LookupError)  no table has the operator, or the backend no kernel for it
     ├── NodeFailed                the function of a node raised, or its value cannot travel
-    │   └── NotFinite (FloatingPointError)   a value is NaN or infinite, where that is checked
+    │   ├── NotFinite (FloatingPointError)   a value is NaN or infinite, where that is checked
+    │   └── OutOfRange (IndexError)          an id is outside the table that it is to be looked up in
     └── TooLarge   (MemoryError)  the plan does not fit in memory
 """
 
@@ -57,6 +58,10 @@ class NodeFailed(GraphError):
 
 class NotFinite(NodeFailed, FloatingPointError):
     """A node's value is NaN or infinite, and its inputs are not."""
+
+
+class OutOfRange(NodeFailed, IndexError):
+    """An id is outside the table, classes or row that it is to be looked up in."""
 
 
 class TooLarge(GraphError, MemoryError):

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import BadTensor
 from ..graph import Node, Op
-from .tables import FUNCTIONS, shape_rule
+from .tables import FUNCTIONS, shape_rule, unknown
 
 DType = np.dtype[Any]
 #: What may stand where a tensor is wanted: an array or a number becomes a constant.
@@ -103,16 +103,16 @@ class Tensor(Node):
         return apply("divide", other, self)
 
     def __pow__(self, other: TensorLike) -> Tensor:
-        return apply("power", self, other)
+        return _function("power", self, other)
 
     def __rpow__(self, other: TensorLike) -> Tensor:
-        return apply("power", other, self)
+        return _function("power", other, self)
 
     def __matmul__(self, other: TensorLike) -> Tensor:
-        return apply("matmul", self, other)
+        return _function("matmul", self, other)
 
     def __rmatmul__(self, other: TensorLike) -> Tensor:
-        return apply("matmul", other, self)
+        return _function("matmul", other, self)
 
     def __neg__(self) -> Tensor:
         return apply("negative", self)
@@ -162,11 +162,14 @@ class Tensor(Node):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Any:
         if method != "__call__" or settings:
             return NotImplemented
-        return apply(ufunc.__name__, *inputs)
+        ours = FUNCTIONS.get(ufunc.__name__)
+        return apply(ufunc.__name__, *inputs) if ours is None else ours(*inputs)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, given: Any, settings: Any) -> Any:
         ours = FUNCTIONS.get(function.__name__)
-        return NotImplemented if ours is None else ours(*given, **settings)
+        if ours is None:
+            raise unknown(function.__name__, FUNCTIONS)
+        return ours(*given, **settings)
 
 
 def input(name: str, shape: Sequence[int], dtype: Any = np.float32) -> Tensor:
