@@ -1,0 +1,64 @@
+"""What all kernels for PyTorch share: its dtypes, casts to the dtype that NumPy computes in, and how a kernel is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from ..errors import BadTensor
+from .tables import KERNELS, Kernel
+from .tensor import DType, Tensor
+
+Array = torch.Tensor
+#: Takes the node; returns the function that computes it, without ``out``.
+ComputeRule = Callable[[Tensor], Callable[..., Array]]
+
+DTYPES: dict[str, torch.dtype] = {
+    "bool": torch.bool, "uint8": torch.uint8, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32,
+    "int64": torch.int64, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64,
+}  # fmt: skip
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """Return torch's dtype of the same numbers; raises BadTensor if its operators do not take such."""
+    found = DTYPES.get(dtype.name)
+    if found is None:
+        raise BadTensor(
+            f"the backend 'torch' has no arithmetic for {dtype}, only for {', '.join(DTYPES)}; use astype"
+        )
+    return found
+
+
+def add_kernel(kind: str, rule: ComputeRule) -> None:
+    """Write the kernel of an operator, made by ``rule`` without ``out``, unless the operator's own file has one."""
+    KERNELS.setdefault("torch", {}).setdefault(kind, lambda node: _with_out(rule(node)))
+
+
+def _with_out(compute: Callable[..., Array]) -> Kernel:
+    def kernel(*inputs: Array, out: Array | None = None) -> Array:
+        made = compute(*inputs)
+        return made if out is None else out.copy_(made)
+
+    return kernel
+
+
+def cast(value: Array, dtype: torch.dtype) -> Array:
+    """Return ``value`` as ``dtype``; itself if it has it."""
+    return value if value.dtype == dtype else value.to(dtype)
+
+
+def elementwise(function: Callable[..., Array]) -> ComputeRule:
+    """Return the rule for a function whose inputs are cast to the dtype of the result, or, where that holds truth values, to
+    the one that they have together."""
+
+    def rule(node: Tensor) -> Callable[..., Array]:
+        dtypes = [each.dtype for each in node.inputs]
+        wanted = np.result_type(*dtypes) if node.dtype.kind == "b" else node.dtype
+        if all(each == wanted for each in dtypes):
+            return function
+        dtype = torch_dtype(wanted)
+        return lambda *inputs: function(*[cast(each, dtype) for each in inputs])
+
+    return rule

@@ -1,0 +1,114 @@
+"""PyTorch's kernels for operators that work element by element, and for those that move elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from .backend_torch_base import Array, ComputeRule, add_kernel, cast, elementwise, torch_dtype
+from .fused import stepwise
+from .tables import KERNELS
+from .tensor import Tensor
+
+
+def _sign(value: Array) -> Array:
+    # torch says 0 for NaN
+    return (
+        torch.where(torch.isnan(value), value, torch.sign(value))
+        if value.is_floating_point()
+        else torch.sign(value)
+    )
+
+
+def _relu(value: Array) -> Array:
+    return torch.clamp_min(value, 0)
+
+
+FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.true_divide, "power": torch.pow,
+    "negative": torch.neg, "square": torch.square, "sqrt": torch.sqrt, "exp": torch.exp, "expm1": torch.expm1,
+    "log": torch.log, "log1p": torch.log1p, "tanh": torch.tanh, "sin": torch.sin, "cos": torch.cos,
+    "sign": _sign, "maximum": torch.maximum,
+    "minimum": torch.minimum, "less": torch.lt, "less_equal": torch.le, "greater": torch.gt, "greater_equal": torch.ge,
+    "equal": torch.eq, "not_equal": torch.ne, "logical_and": torch.logical_and, "logical_or": torch.logical_or,
+    "logical_xor": torch.logical_xor, "logical_not": torch.logical_not, "isnan": torch.isnan, "isinf": torch.isinf,
+    "isfinite": torch.isfinite, "relu": _relu, "sigmoid": torch.sigmoid,
+}  # fmt: skip
+for _kind, _function in FUNCTIONS.items():
+    add_kernel(_kind, elementwise(_function))
+
+
+def _but_truth(function: Callable[..., Array]) -> ComputeRule:
+    """Return the rule for a function that leaves truth values as they are, as NumPy has it; torch has none for them."""
+    return lambda node: (lambda value: value) if node.dtype.kind == "b" else elementwise(function)(node)
+
+
+add_kernel("absolute", _but_truth(torch.abs))
+add_kernel("floor", _but_truth(torch.floor))
+add_kernel("ceil", _but_truth(torch.ceil))
+
+
+def _where(node: Tensor) -> Callable[..., Array]:
+    dtype = torch_dtype(node.dtype)
+    return lambda condition, yes, no: torch.where(condition, cast(yes, dtype), cast(no, dtype))
+
+
+def _astype(node: Tensor) -> Callable[..., Array]:
+    dtype = torch_dtype(node.dtype)
+    return lambda value: value.to(dtype)
+
+
+add_kernel("where", _where)
+add_kernel("astype", _astype)
+
+
+def _slices(node: Tensor) -> tuple[tuple[slice, ...], tuple[int, ...]]:
+    """Return forward slices for the spans of a node, and the axes along which what they take is to be reversed."""
+    slices, reversed_axes = [], []
+    for axis, (start, step, length) in enumerate(node.op.attributes["spans"]):
+        if step < 0 and length > 0:
+            start, step = start + step * (length - 1), -step
+            reversed_axes.append(axis)
+        slices.append(slice(start, start + step * (length - 1) + 1, step) if length else slice(0, 0))
+    return tuple(slices), tuple(reversed_axes)
+
+
+def _slice(node: Tensor) -> Callable[..., Array]:
+    slices, reversed_axes = _slices(node)
+    if reversed_axes:
+        return lambda value: torch.flip(value[slices], reversed_axes)
+    return lambda value: value[slices]
+
+
+def _place(node: Tensor) -> Callable[..., Array]:
+    shape, dtype, fill = node.shape, torch_dtype(node.dtype), node.op.attributes["fill"]
+    slices, reversed_axes = _slices(node)
+
+    def place(value: Array) -> Array:
+        made = torch.full(shape, fill, dtype=dtype, device=value.device)
+        made[slices] = torch.flip(value, reversed_axes) if reversed_axes else value
+        return made
+
+    return place
+
+
+def _concatenate(node: Tensor) -> Callable[..., Array]:
+    axis, dtype = node.op.attributes["axis"], torch_dtype(node.dtype)
+    return lambda *values: torch.cat([cast(each, dtype) for each in values], axis)
+
+
+def _viewing(view: Callable[[Tensor, Array], Array]) -> ComputeRule:
+    return lambda node: lambda value: view(node, value)
+
+
+add_kernel("reshape", _viewing(lambda node, value: value.reshape(node.shape)))
+add_kernel("transpose", _viewing(lambda node, value: value.permute(node.op.attributes["axes"])))
+add_kernel("broadcast_to", _viewing(lambda node, value: value.expand(node.shape)))
+add_kernel("slice", _slice)
+add_kernel("place", _place)
+add_kernel("concatenate", _concatenate)
+
+for _kind in ("identity", "stop_gradient", "barrier", "call", "call_result"):
+    add_kernel(_kind, lambda node: lambda value, *others: value)
+KERNELS["torch"].setdefault("fused", lambda node: stepwise(node, "torch"))
