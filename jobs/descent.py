@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import add
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -75,6 +75,13 @@ def read_partial(rows: pa.RecordBatch, at: int, shape: tuple[int, ...]) -> Parti
     )
 
 
+class Adds(Protocol):
+    """What finds a gradient: ``linear_models.Gradient``, or the derivative of a graph."""
+
+    def of(self, columns: Floats, targets: Floats) -> Partial:
+        """Return what rows add to the gradient."""
+
+
 @dataclass(kw_only=True)
 class Task:
     """What a task of an iteration keeps: a block of rows that is being filled, and ``row``, the number of its first among all.
@@ -86,7 +93,7 @@ class Task:
     row: int
     summary: Summary
     iterate: Iterate
-    gradient: Gradient
+    gradient: Adds
     columns: Floats
     targets: Floats
     filled: int = 0
@@ -114,6 +121,7 @@ class Descent:
     batch: int | None
     standardise: bool
     seed: int
+    form: str = "formula"  # or dataflow
 
     def scale(self, moments: Moments) -> Floats:
         """Return what the columns are divided by."""
@@ -142,10 +150,17 @@ class Descent:
             row=sum(summary.split_rows[: task.index]),
             summary=summary,
             iterate=iterate,
-            gradient=Gradient(iterate.ahead, moments.means, self.scale(moments), moments.far),
+            gradient=self._gradient(iterate.ahead, moments),
             columns=np.empty((features, max(rows, 1))),
             targets=np.empty(max(rows, 1)),
         )
+
+    def _gradient(self, weights: Floats, moments: Moments) -> Adds:
+        if self.form == "formula":
+            return Gradient(weights, moments.means, self.scale(moments), moments.far)
+        from jobs.dataflow_gradient import DataflowGradient
+
+        return DataflowGradient(weights, moments.means, self.scale(moments), moments.far)
 
     def add_up(self, batch: pa.RecordBatch, *, state: Task) -> Iterator[pa.RecordBatch]:
         """Yield what each block of rows that is full adds to the gradient."""

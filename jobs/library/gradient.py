@@ -21,6 +21,9 @@ growing until a step goes uphill, or a constant, 0 for none.  ``batch=ROWS`` has
 many rows: in each epoch a hash of its number puts every row into one mini-batch.  Then there is no momentum unless
 given, and the rate falls with the square root of the epoch.
 
+``form`` says where the gradient of a block of rows comes from: ``formula`` is written by hand, ``dataflow`` is the derivative of
+a graph of the loss (``jobs/dataflow_gradient.py``).  They agree but for the last digits.
+
 Sums of floats depend on how they are grouped.  The groups here are blocks of so many rows, counted from the beginning of a
 split; then a tree over the blocks, and one over the splits.  Neither engine has a say in that, so both give the same bytes.
 Another ``--split-size`` or number of workers makes other splits, and other last digits.
@@ -35,6 +38,7 @@ from mapreduce import BadJob, Dataset, Stage, job
 
 MODELS = ("auto", "logistic", "softmax")
 SHOWN = ("weights", "losses")
+FORMS = ("formula", "dataflow")
 
 
 @job
@@ -53,6 +57,7 @@ def gradient(
     tolerance: float | None = None,
     seed: int = 0,
     show: str = "weights",
+    form: str = "formula",
 ) -> Dataset | Generator[Dataset, list[Any], Dataset]:
     """Train logistic or softmax regression on the numeric columns of a table (label=column iterations=N l2=...)."""
     from jobs.descent import (
@@ -77,14 +82,14 @@ def gradient(
         raise BadJob(f"job 'gradient': rate must be > 0, got {rate}")
     if momentum is not None and not 0 <= momentum < 1:
         raise BadJob(f"job 'gradient': momentum must be in [0, 1), got {momentum}")
-    for name, text, known in (("model", model, MODELS), ("show", show, SHOWN)):
+    for name, text, known in (("model", model, MODELS), ("show", show, SHOWN), ("form", form, FORMS)):
         if text not in known:
             raise BadJob(f"job 'gradient': {name} must be {', '.join(known)}, got {text!r}")
     names = tuple(name.strip() for name in features.split(",") if name.strip()) if features else ()
     table = LabelledPoints(label=label, features=names, two_classes=model == "logistic")
     descent = Descent(
         label=label, softmax=model == "softmax", rate=rate, l2=l2, momentum=momentum, batch=batch,
-        standardise=standardise, seed=seed,
+        standardise=standardise, seed=seed, form=form,
     )  # fmt: skip
     summary = Stage(
         name="summary",
