@@ -129,6 +129,7 @@ class LabelledPoints:
     label: str
     features: tuple[str, ...]
     two_classes: bool
+    asker: str = "job 'gradient'"  # whom errors name
 
     def names(self, schema: pa.Schema) -> tuple[str, ...]:
         """Return the features among the columns of the input.
@@ -144,21 +145,21 @@ class LabelledPoints:
             if name not in schema.names:
                 hint = "; for a table of another name give --format csv" if schema.names == ["line"] else ""
                 raise BadJob(
-                    f"job 'gradient': there is no column {name!r} for {what}=; "
+                    f"{self.asker}: there is no column {name!r} for {what}=; "
                     f"the columns are: {', '.join(schema.names)}{hint}"
                 )
         for name in self.features:
             if self.features.count(name) > 1:
-                raise BadJob(f"job 'gradient': feature {name!r} is given twice")
+                raise BadJob(f"{self.asker}: feature {name!r} is given twice")
             if name == self.label:
-                raise BadJob(f"job 'gradient': {name!r} is the label and cannot be a feature as well")
+                raise BadJob(f"{self.asker}: {name!r} is the label and cannot be a feature as well")
             if not is_number(schema.field(name).type):
                 kind = schema.field(name).type
-                raise BadJob(f"job 'gradient': feature {name!r} has the type {kind}; features are numbers")
+                raise BadJob(f"{self.asker}: feature {name!r} has the type {kind}; features are numbers")
         found = self.features or tuple(f.name for f in schema if is_number(f.type) and f.name != self.label)
         if not found:
             raise BadJob(
-                f"job 'gradient': there is no numeric column beside the label {self.label!r}; "
+                f"{self.asker}: there is no numeric column beside the label {self.label!r}; "
                 f"the columns are: {', '.join(schema.names)}"
             )
         return found
@@ -207,7 +208,7 @@ class LabelledPoints:
         """
         held = [batch for batch in batches if batch.num_rows]
         if not held:
-            raise BadJob("job 'gradient': the input has no rows to learn from")
+            raise BadJob(f"{self.asker}: the input has no rows to learn from")
         rows = pa.Table.from_batches(held).combine_chunks().to_batches()[0]
         counts = rows.column("rows").flatten().to_numpy()
         split_rows = np.bincount(rows.column("split").to_numpy(), counts).astype(np.int64)
@@ -218,12 +219,12 @@ class LabelledPoints:
         self._check_classes(len(classes))
         if len(classes) < 2:
             raise BadJob(
-                f"job 'gradient': the label {self.label!r} has the same value in all {counts.sum():,} rows, "
+                f"{self.asker}: the label {self.label!r} has the same value in all {counts.sum():,} rows, "
                 f"{classes[0]!r}; there is nothing to tell apart"
             )
         if self.two_classes and len(classes) > 2:
             raise BadJob(
-                f"job 'gradient': model=logistic is for two classes, but the label {self.label!r} has "
+                f"{self.asker}: model=logistic is for two classes, but the label {self.label!r} has "
                 f"{len(classes)}; give model=softmax"
             )
         with np.errstate(over="ignore", invalid="ignore"):
@@ -231,7 +232,7 @@ class LabelledPoints:
             for name, deviation in zip(names, moments.deviations.tolist(), strict=True):
                 if not np.isfinite(deviation):
                     raise BadJob(
-                        f"job 'gradient': the numbers of column {name!r} are too large to be squared; divide them"
+                        f"{self.asker}: the numbers of column {name!r} are too large to be squared; divide them"
                     )
         yield one_row(
             rows.schema, 0, split_rows, names, moments.means, moments.products.reshape(-1), [], [],
@@ -241,7 +242,7 @@ class LabelledPoints:
     def _check_classes(self, count: int) -> None:
         if count > MOST_CLASSES:
             raise BadJob(
-                f"job 'gradient': the label {self.label!r} has more than {MOST_CLASSES:,} different values; "
+                f"{self.asker}: the label {self.label!r} has more than {MOST_CLASSES:,} different values; "
                 "this job tells classes apart and does not predict numbers"
             )
 
@@ -257,7 +258,7 @@ class LabelledPoints:
             if bad[:, at].any()
         ]
         raise BadJob(
-            "job 'gradient': cells that are empty, NaN or infinite, by column: "
+            f"{self.asker}: cells that are empty, NaN or infinite, by column: "
             f"{', '.join(told[:3])}{f' and {len(told) - 3} more columns' if len(told) > 3 else ''}; "
             "fill them or drop their rows (rows count from 1 without the header)"
         )

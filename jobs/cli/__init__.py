@@ -21,7 +21,8 @@ COMMANDS = {
         "compare",
         "Run a job by both engines and show what the difference costs.",
     ),
-    "jobs": ("jobs.cli.inspect", "jobs", "List the job library."),
+    "train": ("jobs.cli.train", "train", "Train a model on a table or a text."),
+    "jobs": ("jobs.cli.inspect", "jobs", "List the job library and the models."),
     "explain": ("jobs.cli.inspect", "explain", "Show the plan of a job without running it."),
     "cat": ("jobs.cli.inspect", "cat", "Print an output, whatever its format."),
     "head": ("jobs.cli.inspect", "head", "Print the first records of an output."),
@@ -66,6 +67,7 @@ def mr() -> None:
     mr cat counts                            see what it made
     mr jobs                                  what else there is
     mr compare wordcount book.txt            both ways, side by side
+    mr train mlp points.csv                  a model by gradient descent
 
     Sizes are bytes or have a unit: kB, MB and GB are powers of 1000, KiB, MiB and GiB of 1024.
     """

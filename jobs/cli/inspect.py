@@ -25,14 +25,21 @@ if TYPE_CHECKING:
 
 @click.command()
 def jobs() -> None:
-    """List the job library: names, one line each, inputs and parameters."""
+    """List the job library and the models that `mr train` knows: names, one line each, inputs and parameters."""
     from jobs.catalog import library_job, library_names
+    from jobs.train_models import MODELS, defaults_of, show_option
 
     table = _table("job", "what it does", "inputs", "parameters (-p)")
     for name in library_names():
         found = library_job(name)
         table.add_row(name, found.doc.partition("\n")[0], " ".join(found.input_names), _parameters(found))
     _print(table)
+    models = _table("model", "what mr train learns with it", "data", "options")
+    for name, kind in MODELS.items():
+        options = ", ".join(f"--{each} {show_option(value)}" for each, value in defaults_of(kind).items())
+        models.add_row(name, kind.doc, kind.data, options)
+    click.echo()
+    _print(models)
 
 
 @click.command()
