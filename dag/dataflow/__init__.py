@@ -10,11 +10,14 @@ array([2., 4., 6.])
 
 from __future__ import annotations
 
+from .backends import Backend, register_backend
 from .boundaries import barrier, identity, named, stop_gradient
 from .checkpoint import checkpoint, save_all, save_matmuls, save_names, save_nothing
+from .cost import Cost, cost_of, describe, flops, total_cost
 from .custom_rules import custom_vjp
 from .derivatives import elementwise_grad, hessian, hvp, jacobian, jvp
 from .differentiate import grad, pull_back, value_and_grad, vjp
+from .draw import draw_svg, draw_text
 from .functions import (
     absolute,
     add,
@@ -111,18 +114,19 @@ from .tensor import Tensor, TensorOp, apply, astype, constant, input, scope
 from .textual import build
 
 __all__ = [
-    "MemoryPlan", "Optimiser", "Program", "Tensor", "TensorOp", "absolute", "adam", "add", "apply", "argmax", "argmin",
-    "astype", "attention", "average_pool2d", "barrier", "broadcast_to", "build", "ceil", "checkpoint",
-    "clip", "clip_by_global_norm", "concatenate", "constant", "conv2d", "cos", "cumsum", "custom_vjp",
-    "dead_code", "define", "divide", "dot", "einsum", "elementwise_grad", "eliminate_common", "embedding",
-    "equal", "evaluate", "exp", "expand_dims", "expm1", "flip", "floor", "fold_constants", "fuse", "gelu",
+    "Backend", "Cost", "MemoryPlan", "Optimiser", "Program", "Tensor", "TensorOp", "absolute", "adam",
+    "add", "apply", "argmax", "argmin", "astype", "attention", "average_pool2d", "barrier", "broadcast_to",
+    "build", "ceil", "checkpoint", "clip", "clip_by_global_norm", "concatenate", "constant", "conv2d",
+    "cos", "cost_of", "cumsum", "custom_vjp", "dead_code", "define", "describe", "divide", "dot",
+    "draw_svg", "draw_text", "einsum", "elementwise_grad", "eliminate_common", "embedding", "equal",
+    "evaluate", "exp", "expand_dims", "expm1", "flip", "floor", "flops", "fold_constants", "fuse", "gelu",
     "grad", "greater", "greater_equal", "hessian", "hvp", "identity", "input", "isfinite", "isinf", "isnan",
     "jacobian", "jvp", "layer_norm", "less", "less_equal", "log", "log1p", "log_softmax", "logical_and",
     "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul", "max", "max_pool2d", "maximum",
     "mean", "min", "minimum", "momentum", "moveaxis", "multiply", "named", "negative", "not_equal",
-    "one_hot", "optimise", "pad", "plan_memory", "power", "pull_back", "ravel", "relu", "reshape", "save_all",
-    "save_matmuls", "save_names", "save_nothing", "scope", "sgd", "sigmoid", "sign", "simplify", "sin",
-    "softmax", "softmax_cross_entropy", "split", "sqrt", "square", "squeeze", "stack", "std",
-    "stop_gradient", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "tensordot",
-    "transpose", "value_and_grad", "var", "verify", "vjp", "warmup_cosine", "where",
+    "one_hot", "optimise", "pad", "plan_memory", "power", "pull_back", "ravel", "register_backend", "relu",
+    "reshape", "save_all", "save_matmuls", "save_names", "save_nothing", "scope", "sgd", "sigmoid", "sign",
+    "simplify", "sin", "softmax", "softmax_cross_entropy", "split", "sqrt", "square", "squeeze", "stack",
+    "std", "stop_gradient", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "tensordot",
+    "total_cost", "transpose", "value_and_grad", "var", "verify", "vjp", "warmup_cosine", "where",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ import torch
 
 from . import backend_torch_elements, backend_torch_folds  # noqa: F401  (they fill the table)
 from .backend_torch_base import Array, torch_dtype
-from .backends import Backend, register
+from .backends import Backend, register_backend
 from .tensor import DType
 
 
@@ -62,4 +62,4 @@ def _device(name: str) -> torch.device:
     return device
 
 
-register("torch", _make)
+register_backend("torch", _make)

@@ -1,7 +1,7 @@
 """Backends: how values come to the kernels of a table, and how results come back.
 
 A backend is a row of ``KERNELS`` and three functions.  ``numpy`` is always there; ``torch`` is loaded when it is first asked for,
-from the module ``backend_torch``; others come with ``register``.  Nothing here computes.
+from the module ``backend_torch``; others come with ``register_backend``.  Nothing here computes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def all_finite(value: Any) -> bool:
 BACKENDS: dict[str, Callable[[str], Backend]] = {}
 
 
-def register(name: str, make: Callable[[str], Backend]) -> None:
+def register_backend(name: str, make: Callable[[str], Backend]) -> None:
     """Add a backend: ``make`` takes the device, what stands after the colon in ``torch:cuda``, else "", and returns it."""
     BACKENDS[name] = make
 
@@ -85,4 +85,4 @@ def _numpy(device: str) -> Backend:
     return Backend(kernels="numpy", take=np.asarray, give=copies, is_finite=all_finite, buffers=True)
 
 
-register("numpy", _numpy)
+register_backend("numpy", _numpy)
