@@ -85,12 +85,8 @@ def with_outputs(graph: Graph, became: Mapping[Tensor, Tensor]) -> Graph:
     for node in Graph(tuple(became[each] for each in old)).nodes:
         moved = with_inputs(node, [last[source] for source in node.inputs]) if node.inputs else node
         last[node] = replace(moved, name=renamed[node]) if node in renamed else moved  # type: ignore[assignment]
-    return Graph(
-        tuple(
-            derived(each, "reshape", [last[became[each]]], shape=each.shape) if each in views else last[became[each]]
-            for each in old
-        )
-    )  # fmt: skip
+    shown = {each: derived(each, "reshape", [last[became[each]]], shape=each.shape) for each in views}
+    return Graph(tuple(shown[each] if each in shown else last[became[each]] for each in old))
 
 
 def exact_key(op: TensorOp) -> Hashable:
