@@ -32,7 +32,7 @@ def pull_back(
 
     None: no output depends on that input in a way that has a derivative.  An input may depend on another: each gets all that
     flows through it.  Reverse accumulation, each node once (Griewank & Walther, Evaluating Derivatives, chapter 3); what
-    several users of a value send back is added in the reverse of the order in which they run, from the left.
+    several users of a value send back is added from the left, that of the user made last first.
 
     Raises:
         BadTensor: a cotangent has another shape than its output.
@@ -53,12 +53,15 @@ def gather(
     """Return the cotangents that reach each input, not yet summed; inputs that none reaches are left out.
 
     Args:
-        order: the nodes to go through, inputs first.
+        order: the nodes to go through, inputs first; they are gone through in the order in which they were made where that is
+            such an order too, so that sums do not depend on which outputs are asked for.
         seeds: outputs and their cotangents.
         inputs: where to.
         partial: what reaches an input does not go on through it.
     """
     ends = set(inputs)
+    if all(source.serial < node.serial for node in order for source in node.inputs):
+        order = sorted(order, key=lambda node: node.serial)
     wanted = depending(order, ends, floats_only=True)
     parts: dict[Tensor, list[Any]] = {}
     for output, cotangent in seeds:

@@ -37,12 +37,16 @@ class TensorOp(Op):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Tensor(Node):
-    """A node whose value is an array of ``shape`` and ``dtype``."""
+    """A node whose value is an array of ``shape`` and ``dtype``.
+
+    ``serial`` grows in the order in which nodes are made; a copy keeps that of its original.
+    """
 
     op: TensorOp
     inputs: tuple[Tensor, ...] = ()
     shape: tuple[int, ...]
     dtype: DType
+    serial: int = 0
 
     @property
     def ndim(self) -> int:
@@ -242,13 +246,15 @@ def _function(name: str, *given: Any) -> Tensor:
 def _tensor(
     op: TensorOp, inputs: tuple[Tensor, ...], shape: tuple[int, ...], dtype: DType, name: str | None = None
 ) -> Tensor:
+    serial = next(_numbers)
     return Tensor(
-        name=name if name is not None else f"{_scope.get()}{op.kind}_{next(_numbers)}",
+        name=name if name is not None else f"{_scope.get()}{op.kind}_{serial}",
         op=op,
         inputs=inputs,
         size_bytes=prod(shape) * dtype.itemsize,
         shape=shape,
         dtype=dtype,
+        serial=serial,
     )
 
 
