@@ -122,6 +122,12 @@ def is_apart(box: Box, scopes: Collection[str]) -> bool:
     return bool(scopes) and all(not set(node.name.split("/")[:-1]).isdisjoint(scopes) for node in box.nodes)
 
 
+def names_its_kind(box: Box) -> bool:
+    """Return whether the name of a tensor's box says its operator, as it mostly does."""
+    name = box.name.rpartition("/")[2].partition(" (")[0]
+    return bool(box.outline) and name == box.kind
+
+
 def _round_of(node: Node) -> tuple[str, int]:
     """Return the loop's name and the number of the round: ("step", 3) for ``step#3.map[0]``, 0 if it has none."""
     match = re.match(r"(.+?)#(\d+)", node.name)

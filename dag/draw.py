@@ -10,7 +10,7 @@ import html
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from .boxes import Box, Edge, Picture, is_apart, picture_of
+from .boxes import Box, Edge, Picture, is_apart, names_its_kind, picture_of
 from .graph import Graph
 from .layout import Layout, Point, arrange
 from .rails import draw_text
@@ -122,9 +122,7 @@ def draw_svg(
 
 
 def _note(box: Box, most: int) -> str:
-    # The name of a tensor mostly has its operator in it.
-    told = box.outline and box.name.rpartition("/")[2].startswith(box.kind)
-    parts = [] if told else [_shorten(box.kind, most)]
+    parts = [] if names_its_kind(box) else [_shorten(box.kind, most)]
     if box.outline:
         parts.append(box.outline)
     if box.partitions is not None:
@@ -275,7 +273,7 @@ def _edges_by_tile(layout: Layout) -> dict[tuple[int, int], tuple[int, int] | No
 def _legend(picture: Picture, apart: Collection[str]) -> list[tuple[str, str]]:
     kinds = {kind for box in picture.boxes for kind in box.kind.split("+")}
     entries = []
-    if any(not edge.on_disk for edge in picture.edges):
+    if any(not edge.on_disk and not picture.boxes[edge.source].outline for edge in picture.edges):
         entries.append(("edge", "in memory"))
     if any(edge.on_disk for edge in picture.edges) or kinds & {"read", "write"}:
         entries.append(("edge disk", "through files"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from .boxes import Picture, picture_of
+from .boxes import Picture, names_its_kind, picture_of
 from .graph import Graph
 from .units import cells, show_bytes, show_seconds, visible
 
@@ -69,7 +69,11 @@ def _cells(picture: Picture, unknown: frozenset[str]) -> list[tuple[str, ...]]:
         if len(sources) > 5:
             sources = [*sources[:4], f"... {len(sources) - 4} more"]
         untold = any(node.name in unknown for node in box.nodes)
-        kind = box.kind + (" (kept)" if box.kept else "") + (" (on disk)" if at in disk else "")
+        kind = (
+            ("" if names_its_kind(box) else box.kind)
+            + (" (kept)" if box.kept else "")
+            + (" (on disk)" if at in disk else "")
+        )
         found.append(
             (
                 visible(box.name),

@@ -29,7 +29,7 @@ def draw_text(graph: Graph, *, limit: int = 100, width: int | None = None) -> st
 def numbered(graph: Graph) -> Graph:
     """Return the same graph of other nodes, named by their operator: ``matmul``, ``matmul 2``, ...
 
-    Inputs keep their names, constants of one element are named by it, and scopes stay in front.
+    Inputs keep their names, constants of one element are named by it, fused operators by their steps, and scopes stay in front.
     """
     copies: dict[object, Tensor] = {}
     names = {node.name for node in graph.nodes if node.op.kind == "input"}
@@ -44,6 +44,9 @@ def numbered(graph: Graph) -> Graph:
 def _named(node: Tensor, counts: dict[str, int], taken: set[str]) -> str:
     scope, slash, _ = node.name.rpartition("/")
     word = node.op.kind
+    if word == "fused":
+        steps = list(dict.fromkeys(step.kind for step in node.op.attributes["steps"]))
+        word = "+".join(steps[:4]) + ("+..." if len(steps) > 4 else "")
     if word == "constant" and node.size == 1:
         word = f"{np.ravel(node.op.attributes['value'])[0].item():.6g}"
     stem = f"{scope}{slash}{word}"
