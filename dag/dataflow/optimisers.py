@@ -57,6 +57,7 @@ class Optimiser:
         with scope(self.name):
             number = as_tensor(state["step"]) + 1
             rate = self.learning_rate(number) if callable(self.learning_rate) else self.learning_rate
+            rate = rate if isinstance(rate, (int, float)) else as_tensor(rate)
             if isinstance(rate, Tensor) and rate.shape != ():
                 raise BadTensor(f"the learning rate must have the shape (), got {show(rate.shape)}")
             leaves, rebuild = flatten(params)
