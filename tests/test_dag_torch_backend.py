@@ -293,6 +293,15 @@ def test_a_tensor_that_is_on_the_device_is_not_copied_on_the_way_in() -> None:
     assert backend_named("torch").take(array, np.dtype(np.float32)).data_ptr() == array.ctypes.data
 
 
+def test_fractions_are_no_ids_whether_they_come_as_an_array_or_a_tensor() -> None:
+    ids = df.input("ids", (2,), np.int64)
+    program = df.Program(ids + 1, [ids], backend="torch")
+    for value in (np.array([0.5, 1]), torch.tensor([0.5, 1]), [0.5, 1]):
+        with pytest.raises(BadTensor, match="has the dtype int64, got (torch.)?float"):
+            program(value)
+    np.testing.assert_array_equal(program(np.array([1, 2], np.int32)), [2, 3])
+
+
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_results_share_memory_with_nothing(as_tensor: bool) -> None:
     x = df.input("x", (2, 3), np.float64)

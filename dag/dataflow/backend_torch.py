@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import BadTensor
 from . import backend_torch_elements, backend_torch_folds  # noqa: F401  (they fill the table)
 from .backend_torch_base import Array, torch_dtype
 from .backends import Backend, register_backend
@@ -26,7 +27,10 @@ def _make(name: str) -> Backend:
 
     def take(value: Any, dtype: DType) -> Array:
         wanted = torch_dtype(dtype)
-        if not isinstance(value, Array):
+        if isinstance(value, Array):
+            if not torch.can_cast(value.dtype, wanted):
+                raise BadTensor(f"an input has the dtype {dtype}, got {value.dtype}: convert it with .to()")
+        else:
             array = np.asarray(value, dtype, order="C")
             value = torch.from_numpy(array if array.flags.writeable else array.copy())
         found: Array = value.detach().to(device=device, dtype=wanted)

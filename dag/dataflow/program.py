@@ -179,7 +179,8 @@ class Program:
     def _by_step(self, inputs: Sequence[Any]) -> Values:
         given = dict(self._constants)
         for node, value in zip(self.inputs, inputs, strict=True):
-            array = self._backend.take(value if hasattr(value, "shape") else _taken(node, value), node.dtype)
+            foreign = hasattr(value, "shape") and not isinstance(value, (np.ndarray, np.generic))
+            array = self._backend.take(value if foreign else _taken(node, value), node.dtype)
             if tuple(array.shape) != node.shape:
                 raise _wrong_shape(node, tuple(array.shape))
             given[node] = array
