@@ -297,7 +297,7 @@ def test_fractions_are_no_ids_whether_they_come_as_an_array_or_a_tensor() -> Non
     ids = df.input("ids", (2,), np.int64)
     program = df.Program(ids + 1, [ids], backend="torch")
     for value in (np.array([0.5, 1]), torch.tensor([0.5, 1]), [0.5, 1]):
-        with pytest.raises(BadTensor, match="has the dtype int64, got (torch.)?float"):
+        with pytest.raises(BadTensor, match=r"has the dtype int64, got (torch\.)?float"):
             program(value)
     np.testing.assert_array_equal(program(np.array([1, 2], np.int32)), [2, 3])
 
