@@ -107,6 +107,7 @@ from .passes_all import optimise
 from .passes_common import dead_code, eliminate_common
 from .passes_fold import fold_constants
 from .passes_fuse import fuse
+from .passes_rematerialise import rematerialise
 from .passes_simplify import simplify
 from .passes_verify import verify
 from .program import Program, evaluate
@@ -126,8 +127,8 @@ __all__ = [
     "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul", "max", "max_pool2d",
     "maximum", "mean", "min", "minimum", "momentum", "moveaxis", "multiply", "named", "negative",
     "not_equal", "one_hot", "optimise", "pad", "plan_memory", "power", "pull_back", "ravel",
-    "register_backend", "relu", "reshape", "save_all", "save_matmuls", "save_names", "save_nothing",
-    "scope", "sgd", "sigmoid", "sign", "simplify", "sin", "softmax", "softmax_cross_entropy", "split",
+    "register_backend", "relu", "rematerialise", "reshape", "save_all", "save_matmuls", "save_names",
+    "save_nothing", "scope", "sgd", "sigmoid", "sign", "simplify", "sin", "softmax", "softmax_cross_entropy", "split",
     "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "subtract", "sum", "swapaxes", "take",
     "take_along_axis", "tanh", "tensordot", "total_cost", "transpose", "value_and_grad", "var", "verify",
     "vjp", "warmup_cosine", "where",

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Any
 
-from ..graph import Graph
+from ..graph import Graph, Node
 from .fused import Step
+from .memory_plan import plan_memory
 from .passes_base import Notes, derived, rebuild, tensors
 from .tables import TRAITS
 from .tensor import Tensor
@@ -28,36 +30,54 @@ class _Group:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Order:
-    """When what happens: the order of the graph, and the last use of each value."""
+    """When what happens: the order of the graph, and the last use of each value.
+
+    ``careful``: not even where nothing happens in between may inputs live longer than now.
+    """
 
     at: Mapping[Tensor, int]
     last: Mapping[Tensor, int]
     nodes: tuple[Tensor, ...]
+    careful: bool
 
 
 def fuse(graph: Graph, notes: Notes | None = None) -> Graph:
     """Return a graph in which elementwise operators of one shape, single-used between them, are one ``fused`` operator each.
 
-    The bits stay, and so does the peak of memory: an operator is left out if its inputs would have to live longer than now
-    and take more bytes than its result.  A fused operator has no derivative.
+    A fused operator has no derivative.  The planned peak of memory (``plan_memory``) does not rise: operators whose inputs would
+    live longer for it are fused only where that takes no more than now.
     """
-    said = notes or Notes()
-    nodes = tensors(graph)
-    at = {node: number for number, node in enumerate(nodes)}
+    limit_bytes = plan_memory(graph).peak_bytes
+    for careful in (False, True):
+        said = Notes()
+        made = _fuse(graph, said, careful=careful)
+        if plan_memory(made).peak_bytes <= limit_bytes:
+            break
+    else:
+        made, said = graph, Notes()
+        said.refused.append(f"nothing is fused: values would take more than the {limit_bytes:,} bytes of now")
+    if notes is not None:
+        notes.applied += said.applied
+        notes.refused += said.refused
+    return made
+
+
+def _fuse(graph: Graph, notes: Notes, *, careful: bool) -> Graph:
+    nodes, outputs = tensors(graph), set(graph.outputs)
     last = {source: number for number, node in enumerate(nodes) for source in node.inputs}
-    last.update((node, len(nodes)) for node in graph.outputs)  # type: ignore[misc]
-    order = _Order(at=at, last=last, nodes=nodes)
-    users = graph.consumers
-    outputs = set(graph.outputs)
+    last.update((node, len(nodes)) for node in nodes if node in outputs)
+    order = _Order(
+        at={node: number for number, node in enumerate(nodes)}, last=last, nodes=nodes, careful=careful
+    )
     group_of: dict[Tensor, _Group] = {}
     for node in reversed(nodes):
         if node not in group_of and _fusible(node):
-            _grow(node, order, users, outputs, group_of, said)  # type: ignore[arg-type]
+            _grow(node, order, graph.consumers, outputs, group_of, notes)
     done: dict[Tensor, Tensor] = {}
 
     def change(node: Tensor, moved: Tensor) -> Tensor:
         group = group_of.get(node)
-        done[node] = moved if group is None or group.root is not node else _fused(group, done, said)
+        done[node] = moved if group is None or group.root is not node else _fused(group, done, notes)
         return done[node]
 
     return rebuild(graph, change)
@@ -74,8 +94,8 @@ def _weightless(node: Tensor) -> bool:
 def _grow(
     root: Tensor,
     order: _Order,
-    users: Mapping[Tensor, tuple[Tensor, ...]],
-    outputs: set[Tensor],
+    users: Mapping[Any, tuple[Any, ...]],
+    outputs: set[Node],
     group_of: dict[Tensor, _Group],
     notes: Notes,
 ) -> None:
@@ -99,7 +119,7 @@ def _grow(
             continue
         while reached > -place and (order.nodes[reached] in inside or _weightless(order.nodes[reached])):
             reached -= 1
-        if reached > -place:
+        if reached > -place or order.careful:
             longer = sum(
                 source.size_bytes
                 for source in dict.fromkeys(node.inputs)
