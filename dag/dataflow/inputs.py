@@ -11,7 +11,7 @@ from .trees import flatten, names
 
 
 def inputs_like(tree: Any, prefix: str = "") -> Any:
-    """Return a tree of inputs with the shapes and dtypes of the arrays or tensors of ``tree``, named by ``prefix`` and their place.
+    """Return a tree of inputs with the shapes and dtypes of the arrays or tensors of ``tree``, named by ``prefix`` and place.
 
     >>> inputs_like({"layers": [{"w": np.zeros((2, 3))}]}, "model.")
     {'layers': [{'w': Tensor('model.layers.0.w', input, (2, 3), float64)}]}
