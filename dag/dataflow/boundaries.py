@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from .tables import GradientRule, ShapeRule, Traits, define
 from .tensor import DType, Tensor, TensorLike, apply, constant
 
@@ -63,10 +65,8 @@ def bound(results: list[Tensor], arguments: list[Tensor], rule: CallRule) -> lis
 
 
 def as_tensor(value: Any) -> Any:
-    """Return arrays and numbers as constants, anything else as it is."""
-    import numpy as np
-
-    return constant(value) if isinstance(value, (np.ndarray, np.generic, float, int)) else value
+    """Return arrays and numbers as constants, anything else as it is; an array is copied, so it may change afterwards."""
+    return constant(np.array(value)) if isinstance(value, (np.ndarray, np.generic, float, int)) else value
 
 
 def _first(value: Tensor, *others: Tensor, **attributes: Any) -> tuple[tuple[int, ...], DType]:

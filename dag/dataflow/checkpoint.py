@@ -60,11 +60,11 @@ def checkpoint(function: Callable[..., Any], policy: Policy | None = None) -> Ca
         leaves, (arguments, named_ones) = marked((inputs, settings))
         result = function(*arguments, **named_ones)
         outputs, rebuild = flatten(result)
-        floats = [each for each in outputs if is_float(each)]
         own = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        order = between(floats, set(own))
+        order = between([each for each in outputs if is_float(each)], set(own))
         inner = depending(order, own)
-        if not floats or inner <= set(own):
+        floats = [each for each in outputs if is_float(each) and each in inner]
+        if inner <= set(own):
             return result
         found_outside = dict.fromkeys(
             source for node in order if node in inner and node not in own for source in node.inputs

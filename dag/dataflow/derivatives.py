@@ -24,7 +24,7 @@ from .differentiate import (
     vjp,
     zeros_like,
 )
-from .regions import between
+from .regions import between, depending, substitute
 from .tensor import Tensor, apply, astype, constant, input, scope, show
 from .trees import flatten
 
@@ -54,7 +54,9 @@ def jvp(function: Callable[..., Any], inputs: Sequence[Any], tangents: Sequence[
     found = gather(between(floats, set(directions)), seeds, directions, partial=True)
     pulled = [(total(found[leaf]), directions[leaf]) for leaf in directions if leaf in found]
     back = gather(between([each for each, _ in pulled]), pulled, duals)
-    changes = [total(back[dual]) if dual in back else zeros_like(dual) for dual in duals]
+    changes = _without_waits(
+        [total(back[dual]) if dual in back else zeros_like(dual) for dual in duals], duals
+    )
     if any(node in set(duals) for node in between(changes)):
         raise NotDifferentiable(
             "jvp: a gradient rule in this function is not linear in its cotangent (one made with custom_vjp?), "
@@ -137,6 +139,16 @@ def elementwise_grad(function: Callable[..., Any]) -> Callable[..., Any]:
         return pull(filled(1, result))[0]
 
     return slope
+
+
+def _without_waits(changes: list[Tensor], duals: Sequence[Tensor]) -> list[Tensor]:
+    """Return the changes without the barriers that wait for a dual: forward, a checkpoint has nothing to wait for."""
+    order = between(changes)
+    late = depending(order, duals)
+    waiting = {
+        node for node in order if node.op.kind == "barrier" and any(each in late for each in node.inputs[1:])
+    }
+    return substitute(changes, {}, waiting) if waiting else changes
 
 
 def _directions(

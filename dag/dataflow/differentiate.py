@@ -126,14 +126,14 @@ def value_and_grad(
 
     ``function`` returns a tensor of shape () and with ``has_aux`` anything else beside it: ``((loss, aux), gradient)`` comes
     back.  The gradient has the shape of the argument, or is a tuple for several; it is zeros where the result does not
-    depend on the argument.
+    depend on the argument.  Arguments given by name are handed on.
 
     Raises:
         NotDifferentiable: an argument is an integer or no tensor, or the result is no tensor of floats.
         BadTensor: the result has another shape than (), or there is no such argument.
     """
 
-    def both(*inputs: Any) -> Any:
+    def both(*inputs: Any, **settings: Any) -> Any:
         several = not isinstance(argnums, (int, np.integer))
         places = _places(argnums if several else (argnums,), len(inputs))  # type: ignore[arg-type]
         chosen = tuple(inputs[place] for place in places)
@@ -143,7 +143,7 @@ def value_and_grad(
         given = list(inputs)
         for place, argument in zip(places, arguments, strict=True):
             given[place] = argument
-        result = function(*given)
+        result = function(*given, **settings)
         loss, aux = _loss_and_aux(result, has_aux)
         pulled = pulled_to(leaves, [(loss, constant(np.ones((), loss.dtype)))])
         gradients = tuple(in_place_of(chosen, leaves, pulled))
@@ -158,8 +158,8 @@ def grad(
     """Return the function that gives the gradient of ``function``, with ``has_aux`` beside the aux; see ``value_and_grad``."""
     both = value_and_grad(function, argnums, has_aux=has_aux)
 
-    def gradient(*inputs: Any) -> Any:
-        value, result = both(*inputs)
+    def gradient(*inputs: Any, **settings: Any) -> Any:
+        value, result = both(*inputs, **settings)
         return (result, value[1]) if has_aux else result
 
     return gradient

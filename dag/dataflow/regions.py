@@ -49,14 +49,19 @@ def depending(order: Iterable[Tensor], on: Iterable[Tensor], *, floats_only: boo
     return found
 
 
-def substitute(outputs: Sequence[Tensor], exchanged: Mapping[Tensor, Tensor]) -> list[Tensor]:
-    """Return the outputs computed from the new nodes in place of the old ones.
+def substitute(
+    outputs: Sequence[Tensor], exchanged: Mapping[Tensor, Tensor], passed_over: Collection[Tensor] = ()
+) -> list[Tensor]:
+    """Return the outputs computed from the new nodes in place of the old ones; ``passed_over`` become their first inputs.
 
     Only what depends on an exchanged node is copied; the rest is shared with the old graph.
     """
     made = dict(exchanged)
     for node in between(outputs, exchanged.keys()):
         if node in made:
+            continue
+        if node in passed_over:
+            made[node] = made.get(node.inputs[0], node.inputs[0])
             continue
         inputs = tuple(made.get(source, source) for source in node.inputs)
         if inputs != node.inputs:
