@@ -20,6 +20,7 @@ PLANS: dict[str, dict[str, Callable[..., Schedule]]] = {
         "double_tree": trees.double_tree,
         "halving": halving.halving,
         "doubling": halving.doubling,
+        "machine_tree": trees.machine_tree,
         "two_level": two_level.two_level,
     },
     "reduce_scatter": {

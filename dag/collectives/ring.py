@@ -14,9 +14,10 @@ def reduce_scatter(ranks: int) -> Schedule:
     """Return the schedule after which rank r has the whole sum of part r: ``ranks - 1`` steps of one part each."""
     check_ranks(ranks)
     every = np.arange(ranks)
+    following = (every + 1) % ranks
 
     def step(number: int) -> Step:
-        return moves(every, (every + 1) % ranks, (every - number - 1) % ranks, mode=FOLD)
+        return moves(every, following, (every - number - 1) % ranks, mode=FOLD)
 
     return Schedule(
         kind="reduce_scatter", algorithm="ring", ranks=ranks, nodes=ranks, parts=ranks, steps=ranks - 1, step=step,
@@ -28,9 +29,10 @@ def all_gather(ranks: int) -> Schedule:
     """Return the schedule that gives part r of rank r to everyone: ``ranks - 1`` steps of one part each."""
     check_ranks(ranks)
     every = np.arange(ranks)
+    following = (every + 1) % ranks
 
     def step(number: int) -> Step:
-        return moves(every, (every + 1) % ranks, (every - number) % ranks, mode=REPLACE)
+        return moves(every, following, (every - number) % ranks, mode=REPLACE)
 
     return Schedule(
         kind="all_gather", algorithm="ring", ranks=ranks, nodes=ranks, parts=ranks, steps=ranks - 1, step=step,

@@ -90,8 +90,11 @@ def bounds(elements: int, parts: int) -> IntArray:
 
 def moves(src: Any, dst: Any, start: Any, stop: Any = None, *, mode: Any, settle: bool = False) -> Step:
     """Return a step from anything that numpy makes arrays of; ``stop`` is by default ``start + 1``."""
-    first, second, begin, how = np.broadcast_arrays(
-        *(np.asarray(each, np.int64) for each in (src, dst, start, mode))
+    given = [np.asarray(each, np.int64) for each in (src, dst, start, mode)]
+    length = max((each.size for each in given if each.ndim), default=1)
+    # What has the length already stays the very array: steps that go the same way are known by that.
+    first, second, begin, how = (
+        each if each.shape == (length,) else np.broadcast_to(each, (length,)) for each in given
     )
     end = begin + 1 if stop is None else np.broadcast_to(np.asarray(stop, np.int64), begin.shape)
     return Step(src=first, dst=second, start=begin, stop=end, mode=how, settle=settle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .schedule import FOLD, REPLACE, Schedule, Step, check_ranks, moves, sequence
+from .schedule import FOLD, REPLACE, IntArray, Schedule, Step, check_ranks, moves, sequence
 
 
 def central(ranks: int, *, server_is_rank: bool = True) -> Schedule:
@@ -58,7 +58,8 @@ def sharded(ranks: int) -> Schedule:
     )
 
 
-def _others(ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    src = np.repeat(np.arange(ranks), ranks)
-    dst = np.tile(np.arange(ranks), ranks)
-    return src[src != dst], dst[src != dst]
+def _others(ranks: int) -> tuple[IntArray, IntArray]:
+    """Return all pairs of different ranks; each rank begins with its neighbour, so that not all begin with rank 0."""
+    src = np.repeat(np.arange(ranks), ranks - 1)
+    ahead = np.tile(np.arange(1, ranks), ranks)
+    return src, (src + ahead) % ranks

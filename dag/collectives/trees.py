@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..errors import BadCollective
 from .schedule import FOLD, REPLACE, IntArray, Schedule, Step, check_ranks, joined, moves
 
 
@@ -67,6 +68,29 @@ def double(ranks: int) -> tuple[Tree, Tree]:
     inner = first.parent >= 0
     parent[other[inner]] = other[first.parent[inner]]
     return first, Tree(parent=parent, depth=_depths(parent))
+
+
+def over_machines(ranks: int, per_machine: int) -> Tree:
+    """Return the tree that NCCL uses: a chain inside each machine, the in-order tree over their first ranks."""
+    rank = np.arange(ranks, dtype=np.int64)
+    heads = in_order(-(-ranks // per_machine)).parent
+    above = heads[rank // per_machine]
+    parent = np.where(rank % per_machine > 0, rank - 1, np.where(above < 0, -1, above * per_machine))
+    return Tree(parent=parent, depth=_depths(parent))
+
+
+def machine_tree(ranks: int, *, per_machine: int, chunks: int = 1) -> Schedule:
+    """Return the all-reduce over the tree of ``over_machines``: few hops across machines, a chain in each.
+
+    Raises:
+        BadCollective: ``per_machine`` is below 1.
+    """
+    check_ranks(ranks)
+    if per_machine < 1:
+        raise BadCollective(f"a machine has at least 1 rank, got {per_machine}")
+    return _up_and_down(
+        [over_machines(ranks, per_machine)], ranks, chunks, "machine_tree", keeps_order=ranks <= per_machine
+    )
 
 
 def tree(ranks: int, *, chunks: int = 1) -> Schedule:
