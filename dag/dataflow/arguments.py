@@ -48,7 +48,7 @@ def lengths_of(kind: str, size: int, shape: int | Sequence[int]) -> tuple[int, .
     Raises:
         BadTensor: there is no such length, or a length is no integer from 0 on.
     """
-    given = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    given = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     if not all(isinstance(each, (int, np.integer)) and each >= -1 for each in given) or given.count(-1) > 1:
         raise BadTensor(f"{kind}: a shape has lengths from 0 on, at most one of them -1, got {given}")
     lengths = [int(each) for each in given]
@@ -62,7 +62,7 @@ def lengths_of(kind: str, size: int, shape: int | Sequence[int]) -> tuple[int, .
 
 def pair_of(kind: str, name: str, value: Any) -> tuple[int, int]:
     """Return one number or two, for height and width, as two."""
-    both = (value, value) if isinstance(value, (int, np.integer)) else tuple(value)
+    both = tuple(value) if isinstance(value, Sequence) else (value, value)
     if len(both) != 2 or not all(isinstance(each, (int, np.integer)) for each in both):
         raise BadTensor(f"{kind}: {name} is an integer, or two for height and width, got {value!r:.60}")
     return int(both[0]), int(both[1])
