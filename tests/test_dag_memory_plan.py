@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensor_graphs import arrays_for, naive, same_bits, tensor_graphs
 
 from dag import Graph
 from dag import dataflow as df
 from dag.dataflow.memory_plan import MemoryPlan, plan_memory
 from dag.dataflow.tables import KERNELS, TRAITS
 from dag.errors import BadTensor
-
-from tensor_graphs import arrays_for, naive, same_bits, tensor_graphs
 
 
 def plan(outputs: Sequence[df.Tensor], donated: Sequence[df.Tensor] = (), **settings: Any) -> MemoryPlan:
@@ -173,7 +172,7 @@ def test_ten_thousand_nodes_are_planned() -> None:
 
 def test_only_inputs_can_be_donated() -> None:
     x, last = chain(2)
-    with pytest.raises(BadTensor, match="only inputs can be donated; '.*' is made by 'tanh'"):
+    with pytest.raises(BadTensor, match=r"only inputs can be donated; '.*' is made by 'tanh'"):
         plan([last], [last])
     assert plan([last], [x]).fresh_bytes == 0
 

@@ -44,9 +44,9 @@ def order_for_memory(made: Sequence[Tensor], storages: Storages, late: Late, *, 
         for source in (*sources, *held_back[at]):
             users[source].append(at)
     missing = [len(sources) + len(held_back[at]) for at, sources in enumerate(waits)]
-    left = {owner: len(readers) for owner, readers in storages.readers.items()}
+    left = storages.uses()
     done = [False] * len(made)
-    freeable = set(made) - storages.outputs
+    freeable = set(made) - storages.outputs - storages.kept
 
     def added_bytes(at: int) -> int:
         node = made[at]

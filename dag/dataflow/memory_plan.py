@@ -75,7 +75,7 @@ class MemoryPlan:
         steps: one for each node that is no input and no constant, in the order in which they run.
         buffers: by number.
         copied_first: positions of outputs that are inputs or constants, copied before the first step.
-        copied_last: positions of outputs that an earlier position has too, copied after the last step.
+        copied_last: positions of outputs that are views, or that an earlier position has too, copied after the last step.
         live_bytes: while each step runs, and at last while the outputs are handed over.
         arena_bytes: what the buffers in the arena need together, gaps and alignment included.
         input_bytes: of all inputs that the graph needs.
@@ -199,9 +199,9 @@ class _Planner:
 
     def plan(self, order: Sequence[Tensor]) -> MemoryPlan:
         """Return the plan for this order."""
-        self.readers = {owner: len(steps) for owner, steps in self.storages.readers.items()}
+        self.readers = self.storages.uses()
         wanted = [node for node in self.graph.outputs if isinstance(node, Tensor)]
-        first, last = _copied(wanted, self.given)
+        first, last = _copied(wanted, self.given, self.storages.views)
         for donor in self.pairs.values():
             self.held[donor] = self._open(donor, 0, donor)
         live = sum(wanted[at].size_bytes for at in first)
@@ -218,7 +218,7 @@ class _Planner:
             live -= sum(self.opened[each].size_bytes for each in frees)
             steps.append(Step(node=node, buffer=number, view=view, over=over, frees=frees))
         live_bytes.append(live + sum(wanted[at].size_bytes for at in last))
-        buffers = [_closed(each, len(order)) for each in self.opened]
+        buffers = [_closed(each, len(order), each.tenant in self.storages.kept) for each in self.opened]
         placed, arena_bytes = _lay_out(buffers, steps)
         return MemoryPlan(
             outputs=tuple(wanted), steps=tuple(steps), buffers=placed, copied_first=first, copied_last=last,
@@ -287,20 +287,22 @@ class _Planner:
         return tuple(freed)
 
 
-def _copied(outputs: Sequence[Tensor], given: Collection[Tensor]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _copied(
+    outputs: Sequence[Tensor], given: Collection[Tensor], views: Collection[Tensor]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the positions of outputs that are copied before the first step, and of those that are after the last."""
     first = tuple(at for at, node in enumerate(outputs) if node in given)
     earliest = {node: at for at, node in reversed(list(enumerate(outputs)))}
-    last = tuple(at for at, node in enumerate(outputs) if node not in given and earliest[node] != at)
-    return first, last
+    again = (at for at, node in enumerate(outputs) if node in views or earliest[node] != at)
+    return first, tuple(at for at in again if at not in first)
 
 
-def _closed(opened: _Open, steps: int) -> Buffer:
+def _closed(opened: _Open, steps: int, kept: bool) -> Buffer:
     place = "donated" if opened.donor is not None else "fresh" if opened.holds_output else "arena"
-    last = steps if opened.holds_output else opened.last
     return Buffer(
-        place=place, size_bytes=opened.size_bytes, first=opened.first, last=last, donor=opened.donor
-    )
+        place=place, size_bytes=opened.size_bytes, first=opened.first, donor=opened.donor,
+        last=steps if kept or opened.holds_output else opened.last,
+    )  # fmt: skip
 
 
 def _lay_out(buffers: Sequence[Buffer], steps: Sequence[Step]) -> tuple[tuple[Buffer, ...], int]:

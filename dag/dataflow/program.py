@@ -149,14 +149,14 @@ class Program:
         first_bytes = sum(each.nbytes for each in copied.values())
         values = run_by_step(
             self.memory, self._kernels, arrays, buffers=True,
-            watch=lambda step, values: counts.append(first_bytes + live_bytes(values, arrays)),
+            watch=lambda step, values: counts.append(first_bytes + live_bytes(values.values(), arrays.values())),
         )  # fmt: skip
         results = [values[node] for node in self.outputs]
         for at in self.memory.copied_last:
             results[at] = results[at].copy()
         for at, value in copied.items():
             results[at] = value
-        counts.append(live_bytes(dict(enumerate(results)), arrays))  # type: ignore[arg-type]
+        counts.append(live_bytes([*values.values(), *results], arrays.values()))
         return self._rebuild(results), tuple(counts)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -185,7 +185,7 @@ class Program:
                 raise _wrong_shape(node, tuple(array.shape))
             given[node] = array
         watch = first_not_finite(self._backend, given) if self._check_nan else None
-        return run_by_step(self.memory, self._kernels, given, buffers=False, watch=watch)
+        return run_by_step(self.memory, self._kernels, given, buffers=self._backend.buffers, watch=watch)
 
     def _workspace(self) -> Workspace:
         return Workspace(self.memory, self.inputs, self._constants, self._kernels)

@@ -6,7 +6,7 @@ a NaN.  ``Workspace`` does the same faster, and cannot be watched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -65,11 +65,11 @@ def run_by_step(
     return {node: values[node] for node in plan.outputs}
 
 
-def live_bytes(values: Mapping[Tensor, Any], given: Mapping[Tensor, Any]) -> int:
+def live_bytes(values: Iterable[Any], given: Iterable[Any]) -> int:
     """Return the bytes of the NumPy arrays that own the memory of ``values``, those of ``given`` left out."""
-    owners = {id(owner): owner.nbytes for owner in map(owner_of, values.values())}
-    for value in given.values():
-        owners.pop(id(owner_of(value)), None)
+    owners = {id(owner): owner.nbytes for owner in map(owner_of, values)}
+    for owner in map(owner_of, given):
+        owners.pop(id(owner), None)
     return sum(owners.values())
 
 

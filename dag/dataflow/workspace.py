@@ -15,6 +15,9 @@ from .memory_plan import ALIGNMENT_BYTES, MemoryPlan
 from .tables import Kernel
 from .tensor import Tensor
 
+#: NumPy deprecates ``out`` as a third position for these.
+KEYWORD_ONLY = (np.maximum, np.minimum)
+
 
 class Workspace:
     """Memory for one call of a program.
@@ -134,7 +137,7 @@ class Workspace:
         settings: dict[str, Any] = {}
         for source in node.inputs:
             self._argument(taken, source)
-        if isinstance(kernel, np.ufunc):
+        if isinstance(kernel, np.ufunc) and kernel not in KEYWORD_ONLY:
             self._argument(taken, node)  # a position is faster than a keyword
         elif node in self._fixed:
             settings["out"] = self._fixed[node]
