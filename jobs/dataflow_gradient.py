@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dag import dataflow as df
-from dag.dataflow.backends import Backend, all_finite, copies, register
+from dag.dataflow.backends import Backend, all_finite, copies, register_backend
 from dag.dataflow.tables import KERNELS
 from jobs.linear_models import Column, Floats, Ints, Partial, exponential, weighted_sums
 
@@ -124,4 +124,4 @@ def _portable(device: str) -> Backend:
     return Backend(kernels="portable", take=np.asarray, give=copies, is_finite=all_finite)
 
 
-register("portable", _portable)
+register_backend("portable", _portable)
