@@ -102,6 +102,7 @@ from .layers import (
     softmax_cross_entropy,
 )
 from .memory_plan import MemoryPlan, plan_memory
+from .on_dask import choose_runner, evaluate
 from .optimisers import Optimiser, adam, clip_by_global_norm, momentum, sgd, warmup_cosine
 from .passes_all import optimise
 from .passes_common import dead_code, eliminate_common
@@ -110,7 +111,7 @@ from .passes_fuse import fuse
 from .passes_rematerialise import rematerialise
 from .passes_simplify import simplify
 from .passes_verify import verify
-from .program import Program, evaluate
+from .program import Program
 from .tables import define
 from .tensor import Tensor, TensorOp, apply, astype, constant, input, scope
 from .textual import build
@@ -118,7 +119,7 @@ from .textual import build
 __all__ = [
     "Backend", "Cost", "MemoryPlan", "Optimiser", "Program", "Tensor", "TensorOp", "absolute", "adam",
     "add", "apply", "argmax", "argmin", "astype", "attention", "average_pool2d", "barrier", "broadcast_to",
-    "build", "ceil", "checkpoint", "clip", "clip_by_global_norm", "concatenate", "constant", "conv2d",
+    "build", "ceil", "checkpoint", "choose_runner", "clip", "clip_by_global_norm", "concatenate", "constant", "conv2d",
     "cos", "cost_of", "cumsum", "custom_vjp", "dead_code", "define", "describe", "divide", "dot",
     "draw_svg", "draw_text", "einsum", "elementwise_grad", "eliminate_common", "embedding", "equal",
     "evaluate", "exp", "expand_dims", "expm1", "flip", "floor", "flops", "fold_constants", "fuse", "gelu",

@@ -16,7 +16,7 @@ from ..errors import BadTensor
 from ..graph import Graph
 from .backends import backend_named
 from .finite import first_not_finite
-from .memory_plan import MemoryPlan, plan_memory
+from .memory_plan import MemoryPlan, Step, plan_memory
 from .passes_all import optimise as rewritten
 from .stepping import Values, live_bytes, run_by_step
 from .tables import kernel_rule
@@ -98,7 +98,7 @@ class Program:
             for step in self.memory.steps
         }
         # A call takes a workspace from here and puts it back; one that finds none makes one (pop and append are atomic).
-        self._idle: list[Workspace] = [self._workspace()] if self._planned else []
+        self._idle: list[Workspace] = []
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the values of the outputs.
@@ -114,7 +114,7 @@ class Program:
         arrays = [
             value
             if type(value) is np.ndarray and value.dtype == node.dtype and value.shape == node.shape
-            else _taken(node, value)
+            else taken(node, value)
             for node, value in zip(self.inputs, given, strict=True)
         ]
         if self._overwritten:
@@ -129,35 +129,43 @@ class Program:
             self._idle.append(workspace)
         return self._rebuild(results)
 
+    def run_once(self, *inputs: Any) -> Any:
+        """Return the values of the outputs as a call does, and keep no buffers: each is dropped after its last use."""
+        return self._run_apart(inputs, None) if self._planned else self(*inputs)
+
     def run_counted(self, *inputs: Any) -> tuple[Any, tuple[int, ...]]:
         """Return the values of the outputs, and the bytes of live arrays counted while each step of ``memory`` ran.
 
-        Every buffer is allocated when its first value is made and dropped after its last use.  The last count is taken while
-        the outputs are handed over.
+        Runs as ``run_once`` does.  The last count is taken while the outputs are handed over.
 
         Raises:
             ValueError: the backend allocates its results itself.
         """
-        if not self._backend.buffers:
-            raise ValueError("bytes are counted for backends that write to planned buffers")
-        given = [_taken(node, value) for node, value in zip(self.inputs, self._leaves(inputs), strict=True)]
-        self._open_donated(given)
-        early = {at: self._constants.get(self.outputs[at]) for at in self.memory.copied_first}
-        arrays = {**self._constants, **dict(zip(self.inputs, given, strict=True))}
-        copied = {at: np.array(arrays[self.outputs[at]]) for at in early}
+        if not self._planned:
+            raise ValueError("bytes are counted where buffers are planned: on numpy, without check_nan")
         counts: list[int] = []
-        first_bytes = sum(each.nbytes for each in copied.values())
-        values = run_by_step(
-            self.memory, self._kernels, arrays, buffers=True,
-            watch=lambda step, values: counts.append(first_bytes + live_bytes(values.values(), arrays.values())),
-        )  # fmt: skip
+        return self._run_apart(inputs, counts), tuple(counts)
+
+    def _run_apart(self, inputs: Sequence[Any], counts: list[int] | None) -> Any:
+        given = [taken(node, value) for node, value in zip(self.inputs, self._leaves(inputs), strict=True)]
+        self._open_donated(given)
+        arrays = {**self._constants, **dict(zip(self.inputs, given, strict=True))}
+        copied = {at: np.array(arrays[self.outputs[at]]) for at in self.memory.copied_first}
+
+        def count(step: Step, values: Mapping[Tensor, Any]) -> None:
+            assert counts is not None
+            counts.append(live_bytes([*values.values(), *copied.values()], arrays.values()))
+
+        watch = None if counts is None else count
+        values = run_by_step(self.memory, self._kernels, arrays, buffers=True, watch=watch)
         results = [values[node] for node in self.outputs]
         for at in self.memory.copied_last:
             results[at] = results[at].copy()
         for at, value in copied.items():
             results[at] = value
-        counts.append(live_bytes([*values.values(), *results], arrays.values()))
-        return self._rebuild(results), tuple(counts)
+        if counts is not None:
+            counts.append(live_bytes([*values.values(), *results], arrays.values()))
+        return self._rebuild(results)
 
     def __reduce__(self) -> tuple[Any, ...]:
         nodes = list(dict.fromkeys((*self.inputs, *self.outputs)))
@@ -180,7 +188,7 @@ class Program:
         given = dict(self._constants)
         for node, value in zip(self.inputs, inputs, strict=True):
             foreign = hasattr(value, "shape") and not isinstance(value, (np.ndarray, np.generic))
-            array = self._backend.take(value if foreign else _taken(node, value), node.dtype)
+            array = self._backend.take(value if foreign else taken(node, value), node.dtype)
             if tuple(array.shape) != node.shape:
                 raise _wrong_shape(node, tuple(array.shape))
             given[node] = array
@@ -235,7 +243,7 @@ def _stretch(array: Array) -> tuple[int, int]:
     return start, start + array.nbytes
 
 
-def _taken(node: Tensor, value: Any) -> Array:
+def taken(node: Tensor, value: Any) -> Array:
     """Return a value as the array of an input's shape and dtype, converted where nothing but rounding is lost."""
     array = np.asarray(value)
     if array.shape != node.shape:
@@ -268,17 +276,3 @@ def _unpickled(
         return rebuild([nodes[at] for at in leaves])
 
     return Program(put(outputs), put(inputs), donated=put(donated), optimise=False, **settings)
-
-
-def evaluate(
-    outputs: Any,
-    inputs: Mapping[Tensor, Any] | None = None,
-    *,
-    backend: str = "numpy",
-    check_nan: bool = False,
-) -> Any:
-    """Return the values of ``outputs`` once, given the values of the inputs; raises what ``Program`` and its calls raise."""
-    given = inputs or {}
-    return Program(outputs, list(given), backend=backend, optimise=False, check_nan=check_nan)(
-        *given.values()
-    )
