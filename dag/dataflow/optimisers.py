@@ -8,7 +8,7 @@ float64.  Nothing here runs a step: put ``step`` into the graph of the training 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,13 @@ from ..errors import BadTensor
 from .boundaries import as_tensor
 from .differentiate import is_float, total
 from .tensor import Tensor, apply, astype, constant, scope, show
-from .trees import flatten, map_tree
+from .trees import flatten, map_tree, values_like
 
 State = dict[str, Any]
 #: A number, a tensor of shape (), or a function from the number of the step (a tensor, 1 at first) to one.
 LearningRate = float | Tensor | Callable[[Tensor], Tensor]
-#: Takes a parameter, its gradient, its slots and the rate; returns the next parameter and slots.
-_Rule = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
+#: Takes a parameter, its gradient and what its slots hold; returns the next parameter and slots.
+Move = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +35,13 @@ class Optimiser:
         name: what it is called.
         slots: the trees that the state holds beside the number of the step, zeros at first.
         learning_rate: see ``LearningRate``.
-        rule: what one parameter does.
+        rule: takes the rate and the number of the step; returns what each parameter does.
     """
 
     name: str
     slots: tuple[str, ...]
     learning_rate: LearningRate
-    rule: _Rule
+    rule: Callable[[Any, Tensor], Move]
 
     def start(self, params: Any) -> State:
         """Return the state before the first step, arrays in trees like ``params`` (arrays or tensors)."""
@@ -61,11 +61,16 @@ class Optimiser:
             if isinstance(rate, Tensor) and rate.shape != ():
                 raise BadTensor(f"the learning rate must have the shape (), got {show(rate.shape)}")
             leaves, rebuild = flatten(params)
-            columns = [_leaves(self.name, "the gradients", gradients, leaves)]
-            columns += [_leaves(self.name, slot, state[slot], leaves) for slot in self.slots]
+            own = [as_tensor(leaf) for leaf in leaves]
+            if not all(is_float(each) for each in own):
+                raise BadTensor(f"{self.name}: parameters are tensors of floats, got {params!r:.80}")
+            columns = [_leaves(f"{self.name}: the gradients", gradients, params, own)]
+            columns += [
+                _leaves(f"{self.name}: the state {slot!r}", state[slot], params, own) for slot in self.slots
+            ]
+            move = self.rule(rate, number)
             moved = [
-                self.rule(param, gradient, tuple(slots), rate, number)
-                for param, gradient, *slots in zip(map(as_tensor, leaves), *columns, strict=True)
+                move(param, gradient, slots) for param, gradient, *slots in zip(own, *columns, strict=True)
             ]
             next_slots = {
                 slot: rebuild([slots[at] for _, slots in moved]) for at, slot in enumerate(self.slots)
@@ -76,8 +81,8 @@ class Optimiser:
 def sgd(learning_rate: LearningRate) -> Optimiser:
     """Return gradient descent: each parameter less its gradient times the rate."""
 
-    def rule(param: Tensor, gradient: Tensor, slots: Any, rate: Any, number: Tensor) -> Any:
-        return param - _scalar(rate, param) * gradient, ()
+    def rule(rate: Any, number: Tensor) -> Move:
+        return lambda param, gradient, slots: (param - _scalar(rate, param) * gradient, ())
 
     return Optimiser(name="sgd", slots=(), learning_rate=learning_rate, rule=rule)
 
@@ -89,10 +94,13 @@ def momentum(learning_rate: LearningRate, decay: float = 0.9, *, nesterov: bool 
     """
     _in_range("decay", decay)
 
-    def rule(param: Tensor, gradient: Tensor, slots: Any, rate: Any, number: Tensor) -> Any:
-        velocity = decay * slots[0] + gradient
-        direction = gradient + decay * velocity if nesterov else velocity
-        return param - _scalar(rate, param) * direction, (velocity,)
+    def rule(rate: Any, number: Tensor) -> Move:
+        def move(param: Tensor, gradient: Tensor, slots: Sequence[Tensor]) -> Any:
+            velocity = decay * slots[0] + gradient
+            direction = gradient + decay * velocity if nesterov else velocity
+            return param - _scalar(rate, param) * direction, (velocity,)
+
+        return move
 
     return Optimiser(name="momentum", slots=("velocity",), learning_rate=learning_rate, rule=rule)
 
@@ -112,14 +120,20 @@ def adam(
     _in_range("beta1", beta1)
     _in_range("beta2", beta2)
 
-    def rule(param: Tensor, gradient: Tensor, slots: Any, rate: Any, number: Tensor) -> Any:
-        mean = beta1 * slots[0] + (1 - beta1) * gradient
-        square = beta2 * slots[1] + (1 - beta2) * gradient * gradient
+    def rule(rate: Any, number: Tensor) -> Move:
         steps = astype(number, np.dtype(np.float64))
-        size = _scalar(rate / (1 - beta1**steps), param)
-        root = _scalar(apply("sqrt", 1 - beta2**steps), param)
-        kept = param * _scalar(1 - rate * weight_decay, param) if weight_decay else param
-        return kept - size * (mean / (apply("sqrt", square) / root + epsilon)), (mean, square)
+        size = rate / (1 - beta1**steps)
+        root = apply("sqrt", 1 - beta2**steps)
+        shrunk = 1 - rate * weight_decay
+
+        def move(param: Tensor, gradient: Tensor, slots: Sequence[Tensor]) -> Any:
+            mean = beta1 * slots[0] + (1 - beta1) * gradient
+            square = beta2 * slots[1] + (1 - beta2) * (gradient * gradient)
+            spread = apply("sqrt", square) / _scalar(root, param) + epsilon
+            kept = param * _scalar(shrunk, param) if weight_decay else param
+            return kept - _scalar(size, param) * (mean / spread), (mean, square)
+
+        return move
 
     return Optimiser(name="adam", slots=("mean", "square"), learning_rate=learning_rate, rule=rule)
 
@@ -167,16 +181,20 @@ def _scalar(value: Any, like: Tensor) -> Any:
     return astype(value, like.dtype) if isinstance(value, Tensor) else float(value)
 
 
-def _leaves(name: str, what: str, tree: Any, params: list[Any]) -> list[Tensor]:
-    leaves = [as_tensor(leaf) for leaf in flatten(tree)[0]]
-    if len(leaves) != len(params):
-        raise BadTensor(f"{name}: there are {len(params)} parameters, and {what} are {len(leaves)}")
-    for param, leaf in zip(params, leaves, strict=True):
-        if leaf.shape != param.shape:
+def _leaves(what: str, tree: Any, params: Any, own: Sequence[Tensor]) -> list[Tensor]:
+    """Return what ``tree`` has for each parameter, in its dtype."""
+    try:
+        given = values_like(params, tree)
+    except ValueError as error:
+        raise BadTensor(f"{what} must be a tree like the parameters: {error}") from None
+    leaves: list[Tensor] = [as_tensor(each) for each in given]
+    for param, leaf in zip(own, leaves, strict=True):
+        if not isinstance(leaf, Tensor) or leaf.shape != param.shape:
+            found = show(leaf.shape) if isinstance(leaf, Tensor) else repr(leaf)[:60]
             raise BadTensor(
-                f"{name}: {what} must have the shapes of the parameters, {show(param.shape)} here, got {show(leaf.shape)}"
+                f"{what} must have the shapes of the parameters, {show(param.shape)} here, got {found}"
             )
-    return [astype(leaf, param.dtype) for param, leaf in zip(params, leaves, strict=True)]
+    return [astype(leaf, param.dtype) for param, leaf in zip(own, leaves, strict=True)]
 
 
 def _in_range(what: str, value: float) -> None:

@@ -51,9 +51,9 @@ def names(tree: Any, prefix: str = "") -> list[str]:
 
 
 def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Return the tree of ``function(leaf, ...)`` over trees of one shape."""
+    """Return the tree of ``function(leaf, ...)`` over trees of one shape; raises ValueError where the shapes differ."""
     leaves, rebuild = flatten(tree)
-    columns = [flatten(other)[0] for other in others]
+    columns = [values_like(tree, other) for other in others]
     return rebuild([function(*each) for each in zip(leaves, *columns, strict=True)])
 
 
