@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dag import Graph
 from dag import dataflow as df
 from dag.dataflow.backends import BACKENDS, backend_named
 from dag.dataflow.tables import KERNELS, SHAPES
@@ -389,6 +390,24 @@ def test_a_transformer_block_and_a_convolutional_net_have_the_same_values_and_gr
     values[labels] = np.array([1, 3])
     value, slopes = df.value_and_grad(net)(kernels)
     check_same([value, *slopes.values()], values, backend)
+
+
+def test_fused_operators_write_over_what_they_made_themselves_and_never_over_an_input() -> None:
+    x, y = df.input("x", (40, 10), np.float64), df.input("y", (10,), np.float64)
+    # Steps that may return their input as it is (absolute of truth values, astype), and steps over those.
+    steps = df.absolute(x > y)
+    z = df.astype(steps, np.dtype(np.float64)) * df.exp(x) - y
+    z = df.sqrt(df.absolute(z)) * z + df.maximum(z, 0) * df.apply("astype", x, dtype=np.dtype(np.float64))
+    graph = df.fuse(Graph((z,)))
+    fused = [node for node in graph.nodes if node.op.kind == "fused"]
+    assert fused
+    values = {x: floats(40, 10, dtype=np.float64), y: floats(10, dtype=np.float64)}
+    values[x][0] = SPECIAL
+    before = {node: value.copy() for node, value in values.items()}
+    check_same(list(graph.outputs), values, "torch")
+    check_same(list(graph.outputs), values, "torch")
+    for node, value in values.items():
+        np.testing.assert_array_equal(value, before[node])
 
 
 def test_a_device_that_is_not_there_is_named() -> None:

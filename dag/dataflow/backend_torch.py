@@ -27,7 +27,7 @@ def _make(name: str) -> Backend:
 
     def take(value: Any, dtype: DType) -> Array:
         wanted = torch_dtype(dtype)
-        if isinstance(value, Array):
+        if isinstance(value, torch.Tensor):
             if not torch.can_cast(value.dtype, wanted):
                 raise BadTensor(f"an input has the dtype {dtype}, got {value.dtype}: convert it with .to()")
         else:
@@ -43,7 +43,7 @@ def _make(name: str) -> Backend:
             shared = each._is_view() or id(each) in seen
             seen.add(id(each))
             found.append(each.clone(memory_format=torch.contiguous_format) if shared else each)
-        if any(isinstance(each, Array) for each in given):
+        if any(isinstance(each, torch.Tensor) for each in given):
             return found
         return [each.cpu().numpy() for each in found]
 

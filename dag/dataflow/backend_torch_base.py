@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from ..errors import BadTensor
 from .tables import KERNELS, Kernel
 from .tensor import DType, Tensor
 
-Array = torch.Tensor
+Array: TypeAlias = torch.Tensor
 #: Takes the node; returns the function that computes it, without ``out``.
 ComputeRule = Callable[[Tensor], Callable[..., Array]]
 
@@ -36,7 +37,14 @@ def add_kernel(kind: str, rule: ComputeRule) -> None:
     KERNELS.setdefault("torch", {}).setdefault(kind, lambda node: _with_out(rule(node)))
 
 
+#: Functions that take ``out`` themselves, and return memory of their own without it.
+TAKE_OUT: set[Callable[..., Array]] = set()
+
+
 def _with_out(compute: Callable[..., Array]) -> Kernel:
+    if compute in TAKE_OUT:
+        return compute
+
     def kernel(*inputs: Array, out: Array | None = None) -> Array:
         made = compute(*inputs)
         return made if out is None else out.copy_(made)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 
-from .backend_torch_base import Array, ComputeRule, add_kernel, cast, elementwise, torch_dtype
-from .fused import stepwise
-from .tables import KERNELS
+from .backend_torch_base import TAKE_OUT, Array, ComputeRule, add_kernel, cast, elementwise, torch_dtype
+from .fused import unfused
+from .tables import kernel_rule
 from .tensor import Tensor
 
 
@@ -21,20 +23,30 @@ def _sign(value: Array) -> Array:
     )
 
 
-def _relu(value: Array) -> Array:
-    return torch.clamp_min(value, 0)
+def _relu(value: Array, out: Array | None = None) -> Array:
+    return torch.clamp(value, min=0, out=out)
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.true_divide, "power": torch.pow,
     "negative": torch.neg, "square": torch.square, "sqrt": torch.sqrt, "exp": torch.exp, "expm1": torch.expm1,
     "log": torch.log, "log1p": torch.log1p, "tanh": torch.tanh, "sin": torch.sin, "cos": torch.cos,
-    "sign": _sign, "maximum": torch.maximum,
-    "minimum": torch.minimum, "less": torch.lt, "less_equal": torch.le, "greater": torch.gt, "greater_equal": torch.ge,
+    "maximum": torch.maximum, "minimum": torch.minimum, "less": torch.lt,
+    "less_equal": torch.le, "greater": torch.gt, "greater_equal": torch.ge,
     "equal": torch.eq, "not_equal": torch.ne, "logical_and": torch.logical_and, "logical_or": torch.logical_or,
-    "logical_xor": torch.logical_xor, "logical_not": torch.logical_not, "isnan": torch.isnan, "isinf": torch.isinf,
-    "isfinite": torch.isfinite, "relu": _relu, "sigmoid": torch.sigmoid,
+    "logical_xor": torch.logical_xor, "logical_not": torch.logical_not, "sigmoid": torch.sigmoid, "relu": _relu,
 }  # fmt: skip
+TAKE_OUT.update(FUNCTIONS.values())
+FUNCTIONS |= {"sign": _sign, "isnan": torch.isnan, "isinf": torch.isinf, "isfinite": torch.isfinite}
+
+
+def _multiply(node: Tensor) -> Callable[..., Array]:
+    # A float times a truth value is a float to torch as well, without a copy of these as floats.
+    plain = all(each.dtype in (node.dtype, np.bool_) for each in node.inputs)
+    return torch.mul if plain and node.dtype.kind == "f" else elementwise(torch.mul)(node)
+
+
+add_kernel("multiply", _multiply)
 for _kind, _function in FUNCTIONS.items():
     add_kernel(_kind, elementwise(_function))
 
@@ -111,4 +123,40 @@ add_kernel("concatenate", _concatenate)
 
 for _kind in ("identity", "stop_gradient", "barrier", "call", "call_result"):
     add_kernel(_kind, lambda node: lambda value, *others: value)
-KERNELS["torch"].setdefault("fused", lambda node: stepwise(node, "torch"))
+
+
+def _fused(node: Tensor) -> Callable[..., Array]:
+    """Run the steps over the whole array, each over an operand that dies there where it can be; what is dead is dropped."""
+    steps, made, count = node.op.attributes["steps"], unfused(node), len(node.inputs)
+    kernels = [kernel_rule(each.op.kind, "torch")(each) for each in made]
+    last = {number: at for at, step in enumerate(steps) for number in step.operands if number >= count}
+    plan = []
+    for at, (kernel, step, each) in enumerate(zip(kernels, steps, made, strict=True)):
+        dying = [number for number in dict.fromkeys(step.operands) if last.get(number) == at]
+        # Only what a step has allocated itself may be written over: others can return one of the inputs.
+        over = next(
+            (
+                number
+                for number in dying
+                if kernel in TAKE_OUT
+                and kernels[number - count] in TAKE_OUT
+                and made[number - count].dtype == each.dtype
+            ),
+            None,
+        )
+        plan.append((kernel, step.operands, over, dying))
+
+    def run(*inputs: Array) -> Array:
+        values: list[Any] = list(inputs)
+        for kernel, operands, over, dying in plan:
+            given = [values[number] for number in operands]
+            values.append(kernel(*given) if over is None else kernel(*given, out=values[over]))
+            for number in dying:
+                values[number] = None
+        result: Array = values[-1]
+        return result
+
+    return run
+
+
+add_kernel("fused", _fused)
