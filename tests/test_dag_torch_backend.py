@@ -397,7 +397,8 @@ def test_fused_operators_write_over_what_they_made_themselves_and_never_over_an_
     # Steps that may return their input as it is (absolute of truth values, astype), and steps over those.
     steps = df.absolute(x > y)
     z = df.astype(steps, np.dtype(np.float64)) * df.exp(x) - y
-    z = df.sqrt(df.absolute(z)) * z + df.maximum(z, 0) * df.apply("astype", x, dtype=np.dtype(np.float64))
+    same = df.apply("astype", x, dtype=np.dtype(np.float64))
+    z = df.sqrt(df.absolute(z)) * z + same * df.maximum(z, 0)
     graph = df.fuse(Graph((z,)))
     fused = [node for node in graph.nodes if node.op.kind == "fused"]
     assert fused
