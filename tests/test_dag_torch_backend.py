@@ -8,8 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import dag_operators
 import numpy as np
 import pytest
+from dag_cases import Chance
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dag import Graph
 from dag import dataflow as df
@@ -188,6 +192,24 @@ def test_every_kernel_for_torch_has_an_example() -> None:
 )
 def test_an_operator_gives_the_same_on_torch(kind: str, arrays: Arrays, attributes: dict[str, Any]) -> None:
     check_same(*built(kind, arrays, attributes), "torch")
+
+
+@pytest.mark.parametrize("kind", sorted(dag_operators.EXAMPLES))
+@settings(max_examples=10)
+@given(data=st.data())
+def test_an_operator_and_its_gradient_give_the_same_on_torch_over_random_shapes(
+    kind: str, data: st.DataObject
+) -> None:
+    chance = Chance(data)
+    case = dag_operators.EXAMPLES[kind](chance)
+    inputs = case.inputs()
+    values = dict(zip(inputs, case.arrays, strict=True))
+    outputs = [case.apply(*inputs)]
+    if kind in dag_operators.SMOOTH and outputs[0].dtype.kind == "f":
+        cotangent = df.input("cotangent", outputs[0].shape, outputs[0].dtype)
+        values[cotangent] = chance.normal(cotangent.shape)
+        outputs += [each for each in df.pull_back(outputs, [cotangent], inputs) if each is not None]
+    check_same(outputs, values, "torch")
 
 
 @no_gpu
