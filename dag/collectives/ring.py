@@ -15,9 +15,10 @@ def reduce_scatter(ranks: int) -> Schedule:
     check_ranks(ranks)
     every = np.arange(ranks)
     following = (every + 1) % ranks
+    around = np.r_[every, every]
 
     def step(number: int) -> Step:
-        return moves(every, following, (every - number - 1) % ranks, mode=FOLD)
+        return moves(every, following, around[ranks - number - 1 :][:ranks], mode=FOLD)
 
     return Schedule(
         kind="reduce_scatter", algorithm="ring", ranks=ranks, nodes=ranks, parts=ranks, steps=ranks - 1, step=step,
@@ -30,9 +31,10 @@ def all_gather(ranks: int) -> Schedule:
     check_ranks(ranks)
     every = np.arange(ranks)
     following = (every + 1) % ranks
+    around = np.r_[every, every]
 
     def step(number: int) -> Step:
-        return moves(every, following, (every - number) % ranks, mode=REPLACE)
+        return moves(every, following, around[ranks - number :][:ranks], mode=REPLACE)
 
     return Schedule(
         kind="all_gather", algorithm="ring", ranks=ranks, nodes=ranks, parts=ranks, steps=ranks - 1, step=step,

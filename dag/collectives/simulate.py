@@ -98,7 +98,11 @@ def _machines(schedule: Schedule, per_machine: int) -> IntArray:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Ways:
-    """The links that the moves of a step take; ``leaving`` and ``arriving`` are None where each has a link alone."""
+    """The links that the moves of a step take.
+
+    ``leaving`` and ``arriving`` are None where each move has a link alone.  ``at_src`` and ``at_dst`` say for each node which
+    move is its own, the number of moves where none is; None where a node has several.
+    """
 
     src: IntArray
     dst: IntArray
@@ -107,6 +111,8 @@ class _Ways:
     latency_s: FloatArray
     leaving: IntArray | None
     arriving: IntArray | None
+    at_src: IntArray | None
+    at_dst: IntArray | None
 
 
 class _Clocks:
@@ -117,23 +123,22 @@ class _Clocks:
         self.timeouts = 0
         self._held = np.zeros(schedule.nodes)
         self._network = network
-        self._size = size
         self._until = np.r_[0.0, np.cumsum(size)]
+        self._even = float(size[0]) if len(size) and (size == size[0]).all() else None
         self._machine = _machines(schedule, network.per_machine)
         self._last: _Ways | None = None
 
     def advance(self, step: Step) -> None:
         """Move the clocks over one step."""
         network, now = self._network, self.now
-        size = self._until[step.stop] - self._until[step.start]
+        size = self._sizes(step)
         src, dst, mode = step.src, step.dst, step.mode
-        full = size > 0
-        if not full.all():
+        if not (full := size > 0).all():
             src, dst, mode, size = src[full], dst[full], mode[full], size[full]
         if len(src):
             ways = self._ways(src, dst)
             takes = size * ways.s_per_byte
-            ready = now[src]
+            ready = now.take(src)
             if network.overhead_s:
                 ready = ready + network.overhead_s * (1 + _place(src))
             left = ready + takes if ways.leaving is None else _served(ways.leaving, ready, takes)
@@ -144,14 +149,19 @@ class _Clocks:
                 late = _overrun(dst, size, ways.far, network.incast, len(now))
                 self.timeouts += int(late.sum())
                 there = there + network.incast.timeout_s * late[dst]
-            _raise_to(now, src, left, alone=ways.leaving is None)
-            _raise_to(now, dst, there, alone=ways.arriving is None)
+            _raise_to(now, src, left, ways.at_src)
+            _raise_to(now, dst, there, ways.at_dst)
             if network.reduce_s_per_byte:
                 now += np.bincount(dst, size * (mode == FOLD), len(now)) * network.reduce_s_per_byte
                 self._held += np.bincount(dst, size * (mode == HOLD), len(now))
         if step.settle:
             now += self._held * network.reduce_s_per_byte
             self._held[:] = 0
+
+    def _sizes(self, step: Step) -> FloatArray:
+        if self._even is not None:
+            return np.multiply(step.stop - step.start, self._even, dtype=np.float64)
+        return np.subtract(self._until.take(step.stop), self._until.take(step.start), dtype=np.float64)
 
     def _ways(self, src: IntArray, dst: IntArray) -> _Ways:
         last = self._last
@@ -170,16 +180,26 @@ class _Clocks:
             latency_s=np.where(far, network.across.latency_s, network.inside.latency_s),
             leaving=leaving if np.bincount(leaving).max() > 1 else None,
             arriving=arriving if np.bincount(arriving).max() > 1 else None,
+            at_src=_own_move(src, nodes),
+            at_dst=_own_move(dst, nodes),
         )
         return self._last
 
 
-def _raise_to(now: FloatArray, node: IntArray, time: FloatArray, *, alone: bool) -> None:
-    """Move clocks forward to ``time``; ``alone``: no node is named twice."""
-    if alone:
-        now[node] = np.maximum(now[node], time)
-    else:
+def _own_move(node: IntArray, nodes: int) -> IntArray | None:
+    if np.bincount(node).max() > 1:
+        return None
+    own = np.full(nodes, len(node), np.int64)
+    own[node] = np.arange(len(node))
+    return own
+
+
+def _raise_to(now: FloatArray, node: IntArray, time: FloatArray, own: IntArray | None) -> None:
+    """Move the clocks of the nodes forward to ``time``."""
+    if own is None:
         np.maximum.at(now, node, time)
+    else:
+        np.maximum(now, np.append(time, 0.0).take(own), out=now)
 
 
 def _served(link: IntArray, ready: FloatArray, takes: FloatArray) -> FloatArray:
