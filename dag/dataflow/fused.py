@@ -19,9 +19,9 @@ from ..errors import BadTensor, NotDifferentiable
 from .tables import TRAITS, Kernel, Traits, define, kernel_rule, shape_rule
 from .tensor import Tensor, TensorOp
 
-#: Bytes of a block of one value.  A step costs about 1 microsecond of Python for each block; several blocks, of the inputs and
-#: of what is between, should lie in a cache of the second level together.
-BLOCK_BYTES = 2**17
+#: Bytes of a block of one value.  A step costs 1 to 2 microseconds of Python for each block, so that smaller blocks lose more
+#: than the second cache gains: of 64 KiB to the whole array, half a MiB and one were fastest for arrays of 1 to 16 MiB.
+BLOCK_BYTES = 2**19
 #: Indices into an array; None: the whole.
 Index = tuple[int | slice, ...] | None
 
