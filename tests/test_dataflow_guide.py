@@ -28,13 +28,11 @@ BLOCK = re.compile(r"```python( torch)?\n(.*?)```(?:\n\n```text\n(.*?)```)?", re
 @pytest.fixture
 def tables() -> Iterator[None]:
     """Take what the guide defines out of the tables again."""
-    columns = [SHAPES, GRADIENTS, TRAITS, BACKENDS, *KERNELS.values()]
-    before = [dict(each) for each in columns]  # type: ignore[call-overload]
     yield
-    for each, rows in zip(columns, before, strict=True):
-        for added in [kind for kind in each if kind not in rows]:
-            del each[added]
+    for rows in (SHAPES, GRADIENTS, TRAITS, *KERNELS.values()):
+        rows.pop("softplus", None)  # type: ignore[attr-defined]
     KERNELS.pop("counting", None)
+    BACKENDS.pop("counting", None)
 
 
 def without_numbers(text: str) -> str:
