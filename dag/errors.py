@@ -4,6 +4,8 @@
 
     GraphError                    everything that this package raises by itself
     ├── BadCollective (ValueError)   a collective, its ranks or what they bring does not fit
+    │   └── RanksDiffer               ranks called different collectives, or brought what does not fit together
+    ├── RankFailed (RuntimeError) a rank died, raised, left or came too late
     ├── BadGraph   (ValueError)   the graph can never run as built
     │   ├── BadTensor                     shapes or dtypes do not fit
     │   ├── NotDifferentiable (TypeError) there is no derivative to give
@@ -23,6 +25,26 @@ class GraphError(Exception):
 
 class BadCollective(GraphError, ValueError):
     """A collective can never run as asked for, or its schedule does not do what it says."""
+
+
+class RanksDiffer(BadCollective):
+    """Ranks called different collectives at the same turn, or brought shapes, dtypes or operators that do not fit."""
+
+
+class RankFailed(GraphError, RuntimeError):
+    """A rank died, raised, left or came too late; ``rank`` is its number, -1 for the launcher.
+
+    ``traceback_text`` is the rank's own where its function raised, and ``__cause__`` what it raised.
+    """
+
+    def __init__(self, message: str, rank: int, traceback_text: str = "") -> None:
+        super().__init__(message, rank, traceback_text)
+        self.message = message
+        self.rank = rank
+        self.traceback_text = traceback_text
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class BadGraph(GraphError, ValueError):
