@@ -109,6 +109,13 @@ EXAMPLES = [
     example("sum", ROWS > 0, axis=(0,), keepdims=False),
     example("sum", IDS.astype(np.int8), axis=(0, 1), keepdims=False),
     example("sum", floats(0, 3), axis=(0,), keepdims=False),
+    example("sum", np.full((2, 3), 200, np.uint8), axis=(0, 1), keepdims=False),
+    example("sum", np.full((2, 3), 2**63 + 1, np.uint64), axis=(0,), keepdims=False),
+    example("cumsum", np.full((2, 3), 200, np.uint8), axis=1, reverse=True),
+    example("sum_to", np.full((2, 3), 100, np.int8), shape=(3,)),
+    example("max", ROWS > 0, axis=(0,), keepdims=False),
+    example("astype", np.array([1, 2**63 + 2**12], np.uint64), dtype=np.dtype(np.float64)),
+    example("take", CUBE, np.array([[1, 2]], np.uint32), axis=1),
     example("max", TIES, axis=(1,), keepdims=False),
     example("max", IDS, axis=(1,), keepdims=False),
     example("sum_to", CUBE, shape=(3, 1)),
@@ -323,6 +330,15 @@ def test_fractions_are_no_ids_whether_they_come_as_an_array_or_a_tensor() -> Non
         with pytest.raises(BadTensor, match=r"has the dtype int64, got (torch\.)?float"):
             program(value)
     np.testing.assert_array_equal(program(np.array([1, 2], np.int32)), [2, 3])
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_an_integer_has_no_negative_power(backend: str) -> None:
+    n, powers = df.input("n", (3,), np.int64), df.input("powers", (3,), np.int64)
+    program = df.Program(n**powers, [n, powers], backend=backend)
+    assert program([2, 3, 4], [3, 2, 0]).tolist() == [8, 9, 1]
+    with pytest.raises(ValueError, match="ntegers to negative integer powers are not allowed"):
+        program([2, 3, 4], [3, 2, -1])
 
 
 @pytest.mark.parametrize("as_tensor", [False, True])

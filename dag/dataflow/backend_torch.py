@@ -17,7 +17,7 @@ import torch
 
 from ..errors import BadTensor
 from . import backend_torch_elements, backend_torch_folds  # noqa: F401  (they fill the table)
-from .backend_torch_base import Array, torch_dtype
+from .backend_torch_base import Array, stored_dtype
 from .backends import Backend, register_backend
 from .tensor import DType
 
@@ -26,7 +26,7 @@ def _make(name: str) -> Backend:
     device = _device(name)
 
     def take(value: Any, dtype: DType) -> Array:
-        wanted = torch_dtype(dtype)
+        wanted = stored_dtype(dtype)
         if isinstance(value, torch.Tensor):
             if not torch.can_cast(value.dtype, wanted):
                 raise BadTensor(f"an input has the dtype {dtype}, got {value.dtype}: convert it with .to()")

@@ -22,8 +22,12 @@ DTYPES: dict[str, torch.dtype] = {
 }  # fmt: skip
 
 
+#: Torch knows these too, but hardly an operator of it takes them.
+STORED = DTYPES | {"uint16": torch.uint16, "uint32": torch.uint32, "uint64": torch.uint64}
+
+
 def torch_dtype(dtype: DType) -> torch.dtype:
-    """Return torch's dtype of the same numbers; raises BadTensor if its operators do not take such."""
+    """Return torch's dtype of the same numbers, to compute with; raises BadTensor if its operators do not take such."""
     found = DTYPES.get(dtype.name)
     if found is None:
         raise BadTensor(
@@ -35,6 +39,14 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 def add_kernel(kind: str, rule: ComputeRule) -> None:
     """Write the kernel of an operator, made by ``rule`` without ``out``, unless the operator's own file has one."""
     KERNELS.setdefault("torch", {}).setdefault(kind, lambda node: _with_out(rule(node)))
+
+
+def stored_dtype(dtype: DType) -> torch.dtype:
+    """Return torch's dtype of the same numbers, to keep and to convert; raises BadTensor if there is none."""
+    found = STORED.get(dtype.name)
+    if found is None:
+        raise BadTensor(f"the backend 'torch' has no {dtype}, only {', '.join(STORED)}; use astype")
+    return found
 
 
 #: Functions that take ``out`` themselves, and return memory of their own without it.
@@ -64,9 +76,9 @@ def elementwise(function: Callable[..., Array]) -> ComputeRule:
     def rule(node: Tensor) -> Callable[..., Array]:
         dtypes = [each.dtype for each in node.inputs]
         wanted = np.result_type(*dtypes) if node.dtype.kind == "b" else node.dtype
+        dtype = torch_dtype(wanted)
         if all(each == wanted for each in dtypes):
             return function
-        dtype = torch_dtype(wanted)
         return lambda *inputs: function(*[cast(each, dtype) for each in inputs])
 
     return rule

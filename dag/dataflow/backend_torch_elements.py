@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from .backend_torch_base import TAKE_OUT, Array, ComputeRule, add_kernel, cast, elementwise, torch_dtype
+from .backend_torch_base import (
+    TAKE_OUT,
+    Array,
+    ComputeRule,
+    add_kernel,
+    cast,
+    elementwise,
+    stored_dtype,
+    torch_dtype,
+)
 from .fused import unfused
 from .tables import kernel_rule
 from .tensor import Tensor
@@ -28,7 +37,7 @@ def _relu(value: Array, out: Array | None = None) -> Array:
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {
-    "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.true_divide, "power": torch.pow,
+    "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.true_divide,
     "negative": torch.neg, "square": torch.square, "sqrt": torch.sqrt, "exp": torch.exp, "expm1": torch.expm1,
     "log": torch.log, "log1p": torch.log1p, "tanh": torch.tanh, "sin": torch.sin, "cos": torch.cos,
     "maximum": torch.maximum, "minimum": torch.minimum, "less": torch.lt,
@@ -36,7 +45,7 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "equal": torch.eq, "not_equal": torch.ne, "logical_and": torch.logical_and, "logical_or": torch.logical_or,
     "logical_xor": torch.logical_xor, "logical_not": torch.logical_not, "sigmoid": torch.sigmoid, "relu": _relu,
 }  # fmt: skip
-TAKE_OUT.update(FUNCTIONS.values())
+TAKE_OUT.update((*FUNCTIONS.values(), torch.pow))
 FUNCTIONS |= {"sign": _sign, "isnan": torch.isnan, "isinf": torch.isinf, "isfinite": torch.isfinite}
 
 
@@ -51,11 +60,25 @@ for _kind, _function in FUNCTIONS.items():
     add_kernel(_kind, elementwise(_function))
 
 
+def _power(node: Tensor) -> Callable[..., Array]:
+    if node.dtype.kind == "f":
+        return elementwise(torch.pow)(node)
+    raised = elementwise(torch.pow)(node)
+
+    def power(left: Array, right: Array) -> Array:
+        if bool((right < 0).any()):  # torch says 0 or 1
+            raise ValueError("power: integers to negative integer powers are not allowed; use astype")
+        return raised(left, right)
+
+    return power
+
+
 def _but_truth(function: Callable[..., Array]) -> ComputeRule:
     """Return the rule for a function that leaves truth values as they are, as NumPy has it; torch has none for them."""
     return lambda node: (lambda value: value) if node.dtype.kind == "b" else elementwise(function)(node)
 
 
+add_kernel("power", _power)
 add_kernel("absolute", _but_truth(torch.abs))
 add_kernel("floor", _but_truth(torch.floor))
 add_kernel("ceil", _but_truth(torch.ceil))
@@ -67,7 +90,7 @@ def _where(node: Tensor) -> Callable[..., Array]:
 
 
 def _astype(node: Tensor) -> Callable[..., Array]:
-    dtype = torch_dtype(node.dtype)
+    dtype = stored_dtype(node.dtype)
     return lambda value: value.to(dtype)
 
 

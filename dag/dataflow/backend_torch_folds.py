@@ -5,41 +5,46 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import grad as nn_grad
 
-from .backend_torch_base import Array, ComputeRule, add_kernel, cast, elementwise, torch_dtype
+from .backend_torch_base import Array, ComputeRule, add_kernel, cast, elementwise, stored_dtype, torch_dtype
 from .normalising import check_ids
-from .tensor import Tensor
+from .tensor import DType, Tensor
 
 
-def _folding(
-    reduce: Callable[[Array, tuple[int, ...], bool], Array],
-) -> ComputeRule:
-    """Return the rule of a reduction; to torch no axes at all would mean all of them."""
+def _summed(dtype: DType) -> torch.dtype:
+    """Return the dtype to sum in: unsigned integers wrap round at the same places as signed ones of their size."""
+    return torch.int64 if dtype == np.uint64 else torch_dtype(dtype)
 
+
+def _sum(node: Tensor) -> Callable[..., Array]:
+    axis, keepdims = node.op.attributes["axis"], node.op.attributes["keepdims"]
+    within, dtype = _summed(node.dtype), stored_dtype(node.dtype)
+    if not axis:  # to torch no axes at all would mean all of them
+        return lambda value: value.to(dtype)
+    return lambda value: cast(torch.sum(value, axis, keepdims, dtype=within), dtype)
+
+
+def _extreme(reduce: Callable[..., Array]) -> ComputeRule:
     def rule(node: Tensor) -> Callable[..., Array]:
-        axis, keepdims, dtype = (
-            node.op.attributes["axis"],
-            node.op.attributes["keepdims"],
-            torch_dtype(node.dtype),
-        )
-        if not axis:
-            return lambda value: value.to(dtype)
-        return lambda value: reduce(cast(value, dtype), axis, keepdims)
+        axis, keepdims = node.op.attributes["axis"], node.op.attributes["keepdims"]
+        torch_dtype(node.dtype)
+        return lambda value: reduce(value, axis, keepdims) if axis else value
 
     return rule
 
 
 def _sum_to(node: Tensor) -> Callable[..., Array]:
-    given, shape = node.inputs[0].shape, node.shape
+    given, shape, dtype = node.inputs[0].shape, node.shape, torch_dtype(node.dtype)
     lead = len(given) - len(shape)
     axes = tuple(
         at for at, length in enumerate(given) if at < lead or (shape[at - lead] == 1 and length != 1)
     )
     if not axes:
         return lambda value: value.reshape(shape)
-    return lambda value: torch.sum(value, axes, keepdim=True).reshape(shape)
+    return lambda value: torch.sum(value, axes, keepdim=True, dtype=dtype).reshape(shape)
 
 
 def _first(best: Callable[..., Array]) -> ComputeRule:
@@ -61,15 +66,20 @@ def _first(best: Callable[..., Array]) -> ComputeRule:
 
 
 def _cumsum(node: Tensor) -> Callable[..., Array]:
-    axis, dtype = node.op.attributes["axis"], torch_dtype(node.dtype)
-    if node.op.attributes["reverse"]:
-        return lambda value: torch.flip(torch.cumsum(torch.flip(value, (axis,)), axis, dtype=dtype), (axis,))
-    return lambda value: torch.cumsum(value, axis, dtype=dtype)
+    axis, within, dtype = node.op.attributes["axis"], _summed(node.dtype), stored_dtype(node.dtype)
+
+    def forward(value: Array) -> Array:
+        return cast(torch.cumsum(value, axis, dtype=within), dtype)
+
+    def backward(value: Array) -> Array:
+        return cast(torch.flip(torch.cumsum(torch.flip(value, (axis,)), axis, dtype=within), (axis,)), dtype)
+
+    return backward if node.op.attributes["reverse"] else forward
 
 
-add_kernel("sum", _folding(lambda value, axis, keepdims: torch.sum(value, axis, keepdims, dtype=value.dtype)))
-add_kernel("max", _folding(torch.amax))
-add_kernel("min", _folding(torch.amin))
+add_kernel("sum", _sum)
+add_kernel("max", _extreme(torch.amax))
+add_kernel("min", _extreme(torch.amin))
 add_kernel("sum_to", _sum_to)
 add_kernel("argmax", _first(torch.amax))
 add_kernel("argmin", _first(torch.amin))
@@ -87,9 +97,10 @@ add_kernel("matmul", _matmul)
 
 def _ids(kind: str, ids: Array, count: int) -> Array:
     """Return the ids as torch takes them; raises OutOfRange for one that is not from 0 to ``count - 1``, as a GPU would not."""
+    ids = ids.to(torch.int64)
     if ids.device.type == "cpu" or bool(((ids < 0) | (ids >= count)).any()):
         check_ids(kind, ids.cpu().numpy(), count)
-    return ids.to(torch.int64)
+    return ids
 
 
 def _take(node: Tensor) -> Callable[..., Array]:
