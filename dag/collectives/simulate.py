@@ -160,8 +160,10 @@ class _Clocks:
 
     def _sizes(self, step: Step) -> FloatArray:
         if self._even is not None:
-            return np.multiply(step.stop - step.start, self._even, dtype=np.float64)
-        return np.subtract(self._until.take(step.stop), self._until.take(step.start), dtype=np.float64)
+            size: FloatArray = (step.stop - step.start) * np.float64(self._even)
+        else:
+            size = self._until.take(step.stop) - self._until.take(step.start)
+        return size
 
     def _ways(self, src: IntArray, dst: IntArray) -> _Ways:
         last = self._last
