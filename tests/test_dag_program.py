@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import threading
 import warnings
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tensor_graphs import arrays_for, naive, same_bits, tensor_graphs
 
 from dag import dataflow as df
+from dag.dataflow.trees import flatten
 from dag.errors import BadGraph, BadTensor, NotFinite
 
 Array = np.ndarray[Any, Any]
@@ -296,3 +298,55 @@ def test_check_nan_changes_no_bit_where_all_is_finite(graph: Drawn) -> None:
         except NotFinite:
             return  # the other tests hold what it says
     assert all(map(same_bits, found, wanted))
+
+
+def transformer_step() -> tuple[Any, list[Any], list[Array]]:
+    """Return outputs, inputs and values of a training step of a small transformer block, recomputed in part, with Adam."""
+    width, length, words = 8, 6, 11
+    shapes = {"table": (words, width), "q": (width, width), "k": (width, width), "v": (width, width), "up": (width, 16),
+              "down": (16, width), "scale": (width,), "shift": (width,)}  # fmt: skip
+    values = {name: df.input(name, shape, np.float64) for name, shape in shapes.items()}
+    ids = df.input("ids", (2, length), np.int64)
+
+    def block(values: dict[str, df.Tensor], x: df.Tensor) -> df.Tensor:
+        normal = df.layer_norm(x, values["scale"], values["shift"])
+        x = x + df.attention(normal @ values["q"], normal @ values["k"], normal @ values["v"], causal=True)
+        return x + df.gelu(x @ values["up"]) @ values["down"]
+
+    def loss_of(values: dict[str, df.Tensor], ids: df.Tensor) -> df.Tensor:
+        x = df.embedding(values["table"], ids[:, :-1])
+        x = df.checkpoint(block)(values, x)
+        return df.mean(df.softmax_cross_entropy(x @ values["table"].T, ids[:, 1:]))
+
+    loss, gradients = df.value_and_grad(loss_of)(values, ids)
+    optimiser = df.adam(0.01)
+    arrays = {name: np.random.default_rng(1).standard_normal(shape) for name, shape in shapes.items()}
+    start = optimiser.start(arrays)
+    state = df.inputs_like(start, "state")
+    new, new_state = optimiser.step(values, gradients, state)
+    labels = np.random.default_rng(0).integers(0, words, (2, length))
+    return (new, new_state, loss), [values, state, ids], [arrays, start, labels]
+
+
+@pytest.mark.parametrize("optimise", [False, True])
+def test_a_transformer_trains_in_place_with_the_bits_of_the_naive_evaluator(optimise: bool) -> None:
+    outputs, inputs, values = transformer_step()
+    program = df.Program(outputs, inputs, donated=inputs[:2], optimise=optimise)
+    leaves, wanted = flatten(inputs)[0], [np.array(each) for each in flatten(values)[0]]
+    params, state, labels = copy.deepcopy(values)
+    assert program.run_counted(*copy.deepcopy(values))[1] == program.memory.live_bytes
+    for _ in range(3):
+        params, state, loss = program(params, state, labels)
+        *wanted_state, wanted_loss = naive(flatten(outputs)[0], dict(zip(leaves, wanted, strict=True)))
+        wanted = [*wanted_state, labels]
+        assert same_bits(np.asarray(loss), np.asarray(wanted_loss))
+        assert all(map(same_bits, flatten((params, state))[0], wanted))
+    assert program.memory.fresh_bytes <= 16  # the loss, and the count of steps
+
+
+def test_a_transformer_with_dask_and_with_checks_gives_the_same_bits() -> None:
+    outputs, inputs, values = transformer_step()
+    given_ = dict(zip(flatten(inputs)[0], flatten(values)[0], strict=True))
+    wanted = flatten(df.evaluate(outputs, given_))[0]
+    for settings_ in ({"runner": "dask"}, {"check_nan": True}):
+        assert all(map(same_bits, flatten(df.evaluate(outputs, given_, **settings_))[0], wanted))
