@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dag import dataflow as df
 from dag.dataflow.backends import backend_named
 from dag.dataflow.trees import flatten, map_tree, names
+from dag.errors import NotFinite
 from jobs.train_data import Examples
 from jobs.train_models import Model, Tree
 from mapreduce.errors import BadJob, JobError
@@ -26,7 +27,6 @@ from mapreduce.errors import BadJob, JobError
 Floats = npt.NDArray[np.float64]
 
 EVALUATE_ROWS = 1_000
-RATES = {"sgd": 0.1, "momentum": 0.05, "adam": 0.001}
 OPTIMISERS: dict[str, Callable[[float], Any]] = {"sgd": df.sgd, "momentum": df.momentum, "adam": df.adam}
 
 
@@ -141,9 +141,13 @@ class Training:
         while len(losses) < until and not (len(losses) > begun and stop()):
             epoch, at = divmod(len(losses), self.epoch_steps)
             rows = self._rows(epoch, at)
-            params, memory, value = self._step(len(rows))(
-                params, memory, self.examples.inputs[rows], self.examples.targets[rows]
-            )
+            try:
+                with np.errstate(all="ignore"):  # what is not finite is refused below
+                    params, memory, value = self._step(len(rows))(
+                        params, memory, self.examples.inputs[rows], self.examples.targets[rows]
+                    )
+            except NotFinite as error:
+                raise NotFinite(f"training: {self._place(len(losses))}: {error}") from None
             losses.append(float(value))
             saved = False
             if not math.isfinite(losses[-1]):
@@ -179,7 +183,8 @@ class Training:
         loss, right, count = 0.0, 0, 0
         for at in range(0, len(examples), EVALUATE_ROWS):
             some = examples.take(slice(at, at + EVALUATE_ROWS))
-            value, scores = self._score(len(some))(carried, some.inputs, some.targets)
+            with np.errstate(all="ignore"):
+                value, scores = self._score(len(some))(carried, some.inputs, some.targets)
             loss += float(value) * some.targets.size
             right += int((to_numpy(scores).argmax(axis=-1) == some.targets).sum())
             count += some.targets.size
@@ -254,13 +259,14 @@ class Training:
         )  # fmt: skip
 
     def _diverged(self, what: str, losses: list[float]) -> Diverged:
-        epoch, at = divmod(len(losses) - 1, self.epoch_steps)
         advice = "a smaller --learning-rate may help"
         if not self._check_nan:
             advice += "; --check-nan names the first node that makes it"
-        return Diverged(
-            f"training: {what} in epoch {epoch + 1}, step {at + 1} of {self.epoch_steps}; {advice}"
-        )
+        return Diverged(f"training: {self._place(len(losses) - 1)}: {what}; {advice}")
+
+    def _place(self, step: int) -> str:
+        epoch, at = divmod(step, self.epoch_steps)
+        return f"epoch {epoch + 1}, step {at + 1} of {self.epoch_steps}"
 
 
 def mean_loss(scores: df.Tensor, targets: df.Tensor) -> df.Tensor:

@@ -29,7 +29,7 @@ STYLE = """
 .loss .ground{fill:var(--ground)}
 .loss .grid{stroke:var(--grid);stroke-width:1}
 .loss path{fill:none;stroke-linejoin:round}
-.loss .steps{stroke:var(--train);stroke-width:1;opacity:.3}
+.loss .steps{stroke:var(--train);stroke-width:1;opacity:.45}
 .loss .train{stroke:var(--train);stroke-width:2}
 .loss .check{stroke:var(--check);stroke-width:2}
 .loss circle{fill:var(--check)}
@@ -63,8 +63,8 @@ def draw_curve(curve: Curve) -> str:
     """Return the picture: losses of steps, their means by epoch, and the losses on what was held out."""
     epochs = max(len(curve.losses) / curve.epoch_steps, 1e-9)
     steps_x, steps_y = _thinned(curve.losses, curve.epoch_steps)
-    # A point for an epoch stands at its end; the first epoch begins with the loss of the first step.
-    train = [(0.0, float(curve.losses[0])), *((at + 1.0, loss) for at, loss in enumerate(curve.epoch_losses))]
+    # The mean of an epoch stands in its middle, what was held out at its end, when it was looked at.
+    train = [(at + 0.5, loss) for at, loss in enumerate(curve.epoch_losses)]
     check = [(at + 1.0, loss) for at, loss in enumerate(curve.check_losses) if math.isfinite(loss)]
     shown = [*steps_y, *(y for _, y in train), *(y for _, y in check)]
     if curve.baseline is not None:

@@ -58,6 +58,8 @@ class Mlp:
 
     name: ClassVar[str] = "mlp"
     doc: ClassVar[str] = "Which class a row of numbers belongs to, by layers of ReLU."
+    batch: ClassVar[int] = 64
+    rates: ClassVar[Mapping[str, float]] = {"sgd": 0.1, "momentum": 0.02, "adam": 0.001}
     data: ClassVar[str] = "a table with a column of classes, or a named set such as sklearn:digits"
 
     features: int
@@ -101,6 +103,8 @@ class Transformer:
 
     name: ClassVar[str] = "transformer"
     doc: ClassVar[str] = "Which character comes next in a text, by causal attention."
+    batch: ClassVar[int] = 16
+    rates: ClassVar[Mapping[str, float]] = {"sgd": 0.3, "momentum": 0.05, "adam": 0.003}
     data: ClassVar[str] = "a text file"
 
     classes: int

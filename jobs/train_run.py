@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jobs.train import RATES, Diverged, Moment, Settings, State, Training, check_settings
+from jobs.train import Diverged, Moment, Settings, State, Training, check_settings
 from jobs.train_data import NAMED, DataSet, Examples, Scaling, entropy_of, read_named, read_points, read_text
 from jobs.train_models import (
     MODELS,
@@ -163,7 +163,10 @@ def prepare(wanted: Wanted) -> Run:
     reading = _chosen(READING[wanted.model], wanted.given, kept.get("reading", {}))
     shape = _chosen(defaults_of(MODELS[wanted.model]), wanted.given, kept.get("model", {}))
     optimiser = wanted.given.get("optimiser", kept.get("settings", {}).get("optimiser", "adam"))
-    start = asdict(Settings(learning_rate=RATES.get(optimiser, 0.001)))
+    kind = MODELS[wanted.model]
+    start = asdict(
+        Settings(batch=kind.batch, optimiser=optimiser, learning_rate=kind.rates.get(optimiser, 0.0))
+    )
     settings = Settings(**_chosen(start, wanted.given, kept.get("settings", {})))
     check_settings(settings)
     _check_shape(shape)
