@@ -6,7 +6,7 @@ broadcast.  ``fused`` says how a group runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -20,6 +20,8 @@ from .tensor import Tensor
 
 #: Steps of one fused operator: more would only make long tables.
 MOST_STEPS = 64
+#: Memory is planned this often to find the groups that cost none, and less often for more nodes than these.
+MOST_PLANS, FEWEST_PLANS, PLANNED_NODES = 16, 3, 10_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,40 +46,65 @@ class _Order:
 def fuse(graph: Graph, notes: Notes | None = None) -> Graph:
     """Return a graph in which elementwise operators of one shape, single-used between them, are one ``fused`` operator each.
 
-    A fused operator has no derivative.  The planned peak of memory (``plan_memory``) does not rise: operators whose inputs would
-    live longer for it are fused only where that takes no more than now.
+    A fused operator has no derivative.  Groups that would raise the planned peak of memory (``plan_memory``) are not fused.
     """
-    limit_bytes = plan_memory(graph).peak_bytes
+    said = notes or Notes()
+    ways: list[tuple[int, list[_Group], list[_Group], Notes]] = []
     for careful in (False, True):
-        said = Notes()
-        made = _fuse(graph, said, careful=careful)
-        if plan_memory(made).peak_bytes <= limit_bytes:
+        heard = Notes()
+        groups = _groups(graph, heard, careful=careful)
+        fused, left = _affordable(graph, groups)
+        ways.append((sum(len(group.members) - 1 for group in fused), fused, left, heard))
+        if not left:
             break
-    else:
-        made, said = graph, Notes()
-        said.refused.append(f"nothing is fused: values would take more than the {limit_bytes:,} bytes of now")
-    if notes is not None:
-        notes.applied += said.applied
-        notes.refused += said.refused
-    return made
+    _, fused, left, heard = max(ways, key=lambda way: way[0])
+    said.refused += heard.refused
+    said.refused += [
+        f"{group.root.name} stays {len(group.members)} operators: fused, memory would have a higher peak"
+        for group in left
+    ]
+    return _with_groups(graph, fused, said)
 
 
-def _fuse(graph: Graph, notes: Notes, *, careful: bool) -> Graph:
+def _affordable(graph: Graph, groups: list[_Group]) -> tuple[list[_Group], list[_Group]]:
+    """Return the groups that can be fused without a higher peak of memory, and the others; found by halving."""
+    limit_bytes = plan_memory(graph).peak_bytes
+    fused: list[_Group] = []
+    left: list[_Group] = []
+    pending = [groups] if groups else []
+    for _ in range(max(FEWEST_PLANS, min(MOST_PLANS, PLANNED_NODES // max(1, len(graph))))):
+        if not pending:
+            break
+        part = pending.pop()
+        if plan_memory(_with_groups(graph, [*fused, *part], Notes())).peak_bytes <= limit_bytes:
+            fused += part
+        elif len(part) > 1:
+            pending += [part[len(part) // 2 :], part[: len(part) // 2]]
+        else:
+            left += part
+    return fused, left + [group for part in pending for group in part]
+
+
+def _groups(graph: Graph, notes: Notes, *, careful: bool) -> list[_Group]:
     nodes, outputs = tensors(graph), set(graph.outputs)
     last = {source: number for number, node in enumerate(nodes) for source in node.inputs}
     last.update((node, len(nodes)) for node in nodes if node in outputs)
-    order = _Order(
-        at={node: number for number, node in enumerate(nodes)}, last=last, nodes=nodes, careful=careful
-    )
+    at = {node: number for number, node in enumerate(nodes)}
+    order = _Order(at=at, last=last, nodes=nodes, careful=careful)
     group_of: dict[Tensor, _Group] = {}
     for node in reversed(nodes):
         if node not in group_of and _fusible(node):
             _grow(node, order, graph.consumers, outputs, group_of, notes)
+    return list(dict.fromkeys(group_of.values()))
+
+
+def _with_groups(graph: Graph, groups: Sequence[_Group], notes: Notes) -> Graph:
+    by_root = {group.root: group for group in groups}
     done: dict[Tensor, Tensor] = {}
 
     def change(node: Tensor, moved: Tensor) -> Tensor:
-        group = group_of.get(node)
-        done[node] = moved if group is None or group.root is not node else _fused(group, done, notes)
+        group = by_root.get(node)
+        done[node] = moved if group is None else _fused(group, done, notes)
         return done[node]
 
     return rebuild(graph, change)

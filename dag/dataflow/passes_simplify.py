@@ -30,7 +30,15 @@ def simplify(graph: Graph, notes: Notes | None = None) -> Graph:
     stays); a broadcast before an elementwise operator, which broadcasts by itself.  Elementwise operators on nothing but
     broadcast values work before the broadcast.
     """
-    return rebuild(graph, _Rules(graph, notes or Notes()).settle)
+    said = notes or Notes()
+    while True:  # what one walk makes unused may be what another rule waits for
+        walk = Notes()
+        made = rebuild(graph, _Rules(graph, walk).settle)
+        said.applied += walk.applied
+        if not walk.applied:
+            said.refused += walk.refused
+            return graph
+        graph = made
 
 
 class _Rules:
@@ -42,15 +50,27 @@ class _Rules:
         self.users = {node: len(users) for node, users in graph.consumers.items()}
         for node in graph.outputs:
             self.users[node] += 1
+        self.outputs = set(graph.outputs)
+        self.given_out: set[Tensor] = set()
         #: How often the old graph uses the values that a new node gives.
         self.uses: dict[Tensor, int] = {}
         self.number: dict[Tensor, np.generic | None] = {}
 
     def settle(self, node: Tensor, moved: Tensor) -> Tensor:
         """Return what gives the value of a node of the old graph, and count who uses it."""
-        made = self.reduced(moved)
+        made = moved if node in self.outputs and self._is_second_name(moved) else self.reduced(moved)
+        if node in self.outputs:
+            self.given_out.add(made)
         self.uses[made] = self.uses.get(made, 0) + self.users[node]
         return made
+
+    def _is_second_name(self, node: Tensor) -> bool:
+        """Return whether an output is there to give an input, or another output, a second name."""
+        return (
+            node.op.kind == "reshape"
+            and node.shape == node.inputs[0].shape
+            and (node.inputs[0].op.kind == "input" or node.inputs[0] in self.given_out)
+        )
 
     def reduced(self, moved: Tensor) -> Tensor:
         """Apply rules to a node until none applies."""
