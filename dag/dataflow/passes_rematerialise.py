@@ -88,7 +88,7 @@ def rematerialise(graph: Graph, limit_bytes: int, notes: Notes | None = None) ->
     within the limit.
 
     Raises:
-        TooLarge: no choice of values that this pass finds keeps within the limit; says what it comes to.
+        TooLarge: no choice of values that this pass finds keeps within the limit; says which limit it can keep.
     """
     before = plan_memory(graph)
     least_bytes = before.peak_bytes
@@ -100,7 +100,7 @@ def rematerialise(graph: Graph, limit_bytes: int, notes: Notes | None = None) ->
                 notes.applied += said
             return made
     raise TooLarge(
-        f"the graph needs {before.peak_bytes:,} bytes for values at its peak, and at least {least_bytes:,} with what this pass "
+        f"the graph needs {before.peak_bytes:,} bytes for values at its peak, and still {least_bytes:,} with what this pass "
         f"finds to compute again; the limit is {limit_bytes:,}: raise it, or make the batch smaller"
     )
 
