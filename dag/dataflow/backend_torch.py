@@ -28,12 +28,14 @@ def _make(name: str) -> Backend:
     def take(value: Any, dtype: DType) -> Array:
         wanted = stored_dtype(dtype)
         if isinstance(value, torch.Tensor):
-            if not torch.can_cast(value.dtype, wanted):
+            if value.dtype != wanted and not torch.can_cast(value.dtype, wanted):
                 raise BadTensor(f"an input has the dtype {dtype}, got {value.dtype}: convert it with .to()")
         else:
             array = np.asarray(value, dtype, order="C")
             value = torch.from_numpy(array if array.flags.writeable else array.copy())
-        found: Array = value.detach().to(device=device, dtype=wanted)
+        found: Array = value.detach()
+        if found.dtype != wanted or found.device != device:
+            found = found.to(device=device, dtype=wanted)
         return found.view(found.shape)  # marked as a view: ``give`` returns none as it is
 
     def give(results: Sequence[Array], given: Sequence[Any]) -> list[Any]:
