@@ -138,6 +138,28 @@ def _places(
     return places, dtypes
 
 
+#: Memory for what is between the steps, of calls that are over: as large as the largest has needed, one for each thread that has
+#: been in a kernel beside others.  All fused operators share it; the pop and append of a list are atomic.
+_rooms: list[Any] = []
+
+
+def _take_room(size_bytes: int) -> Any:
+    try:
+        memory = _rooms.pop()
+    except IndexError:
+        memory = np.empty(size_bytes, np.uint8)
+    return memory if memory.nbytes >= size_bytes else np.empty(size_bytes, np.uint8)
+
+
+def _stretches(elements: int, dtypes: Sequence[np.dtype[Any]]) -> list[slice]:
+    """Return where each place lies in a room, aligned to 64 bytes."""
+    found: list[slice] = []
+    for dtype in dtypes:
+        start = -(-found[-1].stop // 64) * 64 if found else 0
+        found.append(slice(start, start + elements * dtype.itemsize))
+    return found
+
+
 def _numpy_rule(node: Tensor) -> Kernel:
     made = unfused(node)
     steps: tuple[Step, ...] = node.op.attributes["steps"]
@@ -152,7 +174,8 @@ def _numpy_rule(node: Tensor) -> Kernel:
     for each, step, place in zip(made, steps, target, strict=True):
         first, *others = [n if n < count else target[n - count] for n in step.operands]
         calls.append((kernel_rule(each.op.kind, "numpy")(each), first, others, place))
-    idle: list[list[Any]] = []  # room for what is between, of calls that are over; a list's pop is atomic
+    stretches = _stretches(prod(rows), dtypes)
+    last: list[tuple[Any, list[Any]]] = [(None, [])]  # the room of the last call, and its places
 
     def run(registers: list[Any]) -> None:
         for function, first, others, place in calls:
@@ -166,10 +189,12 @@ def _numpy_rule(node: Tensor) -> Kernel:
 
     def kernel(*inputs: Any, out: Any = None) -> Any:
         result = np.empty(shape, node.dtype) if out is None else out
-        try:
-            room = idle.pop()
-        except IndexError:
-            room = [np.empty(rows, dtype) for dtype in dtypes]
+        memory = _take_room(stretches[-1].stop if stretches else 0)
+        held, room = last[0]
+        if held is not memory:
+            pairs = zip(stretches, dtypes, strict=True)
+            room = [memory[stretch].view(dtype).reshape(rows) for stretch, dtype in pairs]
+            last[0] = memory, room
         if not indices[0]:
             run([*inputs, *room, result])
         else:
@@ -178,7 +203,7 @@ def _numpy_rule(node: Tensor) -> Kernel:
                 between = room if block.shape == rows else [each[: len(block)] for each in room]
                 given = [x if at is None else x[at] for x, at in zip(inputs, part, strict=True)]
                 run([*given, *between, block])
-        idle.append(room)
+        _rooms.append(memory)
         return result
 
     return kernel
