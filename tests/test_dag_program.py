@@ -350,3 +350,34 @@ def test_a_transformer_with_dask_and_with_checks_gives_the_same_bits() -> None:
     wanted = flatten(df.evaluate(outputs, given_))[0]
     for settings_ in ({"runner": "dask"}, {"check_nan": True}):
         assert all(map(same_bits, flatten(df.evaluate(outputs, given_, **settings_))[0], wanted))
+
+
+def test_fused_operators_share_their_room_and_threads_do_not() -> None:
+    arrays = [np.random.default_rng(at).standard_normal((1 + 90 * at, 40)) for at in range(4)]
+    programs = []
+    for at, array in enumerate(arrays):
+        x = df.input(f"x{at}", array.shape, np.float64)
+        programs.append(df.Program(df.tanh(x) * x + df.sin(x) / (x * x), [x]))
+        assert [step.node.op.kind for step in programs[-1].memory.steps] == ["fused"]
+    wanted = [np.tanh(each) * each + np.sin(each) / (each * each) for each in arrays]
+    wrong: list[int] = []
+
+    def call() -> None:
+        for _ in range(20):
+            wrong.extend(at for at in range(4) if not same_bits(programs[at](arrays[at]), wanted[at]))
+
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for each in threads:
+        each.start()
+    call()
+    for each in threads:
+        each.join()
+    assert wrong == []
+
+
+def test_a_read_only_array_is_copied_where_it_is_donated() -> None:
+    x = df.input("x", (3,), np.float64)
+    given_ = np.ones(3)
+    given_.flags.writeable = False
+    assert df.Program(x + 1.0, [x], donated=[x])(given_).tolist() == [2, 2, 2]
+    assert given_.tolist() == [1, 1, 1]
