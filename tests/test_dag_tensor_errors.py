@@ -87,6 +87,30 @@ ERRORS = {
     "max_pool2d: windows of (5, 5) are larger than the images (2, 3, 4, 4)": lambda: df.max_pool2d(Q, 5),
     "average_pool2d: images (batch, channels, height, width) and sizes from 1 on": lambda: df.average_pool2d(S, 2),
     "gelu: floats are wanted, got int64": lambda: df.gelu(N),
+    "max_pool2d: with padding (2, 2) a window of (2, 2) could hold nothing else": lambda: df.max_pool2d(Q, 2, padding=2),
+    "attention: floats are wanted, got int64": lambda: df.attention(N[None], N[None], N[None]),
+    "attention: the shapes (2, 3) and (2, 3) and (2,) do not broadcast": lambda: df.attention(Q, Q, df.input("v", (2, 4, 4))),
+    "layer_norm: epsilon is a number from 0 on, got -1": lambda: df.layer_norm(S, epsilon=-1),
+    "one_hot: the depth is an integer from 0 on, got -1": lambda: df.one_hot(N, -1),
+    "pad: 0.5 is no int64": lambda: df.pad(N, 1, constant_values=0.5),
+    "broadcast_to: a shape has lengths from 0 on, got (2.5, 10)": lambda: df.broadcast_to(S, (2.5, 10)),
+    "transpose: the axes are a sequence, got 1": lambda: df.transpose(S, 1),
+    "concatenate: the values are a sequence, got 5": lambda: df.concatenate(5),
+    "split: places are integers, got ['a']": lambda: df.split(S, "a"),
+    "tensordot: (32, 10) x (32, 10): an axis is named twice in (0, 0) and (0, 0)": (
+        lambda: df.tensordot(S, S, ((0, 0), (0, 0)))
+    ),
+    "power: integers to the power -1 are no integers; use astype, or -1.0": lambda: N**-1,
+    "300 does not fit in uint8; use astype": lambda: df.input("u", (2,), np.uint8) + 300,
+    "a tensor holds real numbers or truth values, its dtype cannot be complex128": lambda: S.astype(complex),
+    "there is no dtype 'tall'": lambda: df.input("u", (2,), "tall"),
+    "a tensor holds numbers or truth values, got 'a' of dtype <U1": lambda: S + "a",
+    "bitwise_and: truth values are wanted, got float32; compare": lambda: S & (S > 0),
+    "add: missing a required argument: 'right', got 1 inputs": lambda: df.apply("add", S),
+    "add: got an unexpected keyword argument 'axis', got 2 inputs": lambda: df.apply("add", S, S, axis=1),
+    "sum: attributes are hashable values (tuples, not lists)": lambda: df.apply("sum", S, axis=[0], keepdims=True),
+    "np.exp(tensor, out=): no node stands for that; call it plainly": lambda: np.exp(S, out=np.empty((32, 10))),
+    "np.add.reduce(tensor): no node stands for that; call it plainly": lambda: np.add.reduce(S),
     "relu: numbers are wanted, got bool": lambda: df.relu(S > 0),
 }  # fmt: skip
 
@@ -104,6 +128,19 @@ def test_a_function_of_numpy_that_no_operator_does_is_named() -> None:
         np.arctan2(S, S)
     with pytest.raises(UnknownOperator, match="there is no operator 'median'"):
         np.median(S)
+
+
+def test_a_tensor_is_not_mistaken_for_an_array_of_its_elements() -> None:
+    for wanting in (
+        np.asarray,
+        lambda tensor: np.array([tensor, tensor]),
+        bool,
+        lambda tensor: max(tensor, tensor),
+    ):
+        with pytest.raises(TypeError, match="has no value yet"):
+            wanting(S)
+    with pytest.raises(TypeError, match="has no dimensions, so no length"):
+        list(df.sum(S))
 
 
 @pytest.mark.parametrize("wrong", [-1, 4])

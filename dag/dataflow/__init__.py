@@ -112,7 +112,7 @@ from .passes_rematerialise import rematerialise
 from .passes_simplify import simplify
 from .passes_verify import verify
 from .program import Program
-from .tables import define
+from .tables import define, operators
 from .tensor import Tensor, TensorOp, apply, astype, constant, input, scope
 from .textual import build
 
@@ -127,7 +127,7 @@ __all__ = [
     "isinf", "isnan", "jacobian", "jvp", "layer_norm", "less", "less_equal", "log", "log1p", "log_softmax",
     "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul", "max", "max_pool2d",
     "maximum", "mean", "min", "minimum", "momentum", "moveaxis", "multiply", "named", "negative",
-    "not_equal", "one_hot", "optimise", "pad", "plan_memory", "power", "pull_back", "ravel",
+    "not_equal", "one_hot", "operators", "optimise", "pad", "plan_memory", "power", "pull_back", "ravel",
     "register_backend", "relu", "rematerialise", "reshape", "save_all", "save_matmuls", "save_names",
     "save_nothing", "scope", "sgd", "sigmoid", "sign", "simplify", "sin", "softmax", "softmax_cross_entropy", "split",
     "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "subtract", "sum", "swapaxes", "take",

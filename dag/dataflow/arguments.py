@@ -42,13 +42,39 @@ def axes_of(kind: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     return tuple(axes)
 
 
+def sequence_of(kind: str, what: str, values: Any) -> list[Any]:
+    """Return ``values`` as a list; raises BadTensor if there is only one."""
+    try:
+        return list(values)
+    except TypeError:
+        raise BadTensor(f"{kind}: {what} a sequence, got {values!r:.60}") from None
+
+
+def fits(value: Any, dtype: Any) -> bool:
+    """Return whether a Python number, or a NumPy scalar, keeps its meaning in ``dtype``."""
+    if not isinstance(value, (bool, int, float, np.number, np.bool_)):
+        return False
+    try:
+        return bool(np.result_type(dtype, value) == dtype)
+    except OverflowError:
+        return False
+
+
+def plain_lengths(kind: str, shape: int | Sequence[int]) -> tuple[int, ...]:
+    """Return a shape as a tuple; raises BadTensor unless its lengths are integers from 0 on."""
+    given = tuple(shape) if isinstance(shape, (Sequence, np.ndarray)) else (shape,)
+    if not all(isinstance(each, (int, np.integer)) and each >= 0 for each in given):
+        raise BadTensor(f"{kind}: a shape has lengths from 0 on, got {given}")
+    return tuple(int(each) for each in given)
+
+
 def lengths_of(kind: str, size: int, shape: int | Sequence[int]) -> tuple[int, ...]:
     """Return ``shape`` with a length of -1 replaced by the one that makes ``size`` elements.
 
     Raises:
         BadTensor: there is no such length, or a length is no integer from 0 on.
     """
-    given = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    given = tuple(shape) if isinstance(shape, (Sequence, np.ndarray)) else (shape,)
     if not all(isinstance(each, (int, np.integer)) and each >= -1 for each in given) or given.count(-1) > 1:
         raise BadTensor(f"{kind}: a shape has lengths from 0 on, at most one of them -1, got {given}")
     lengths = [int(each) for each in given]

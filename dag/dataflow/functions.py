@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import BadTensor
 from . import contracting, convolving, elementwise, indexing, normalising, reducing, shaping  # noqa: F401  (the tables)
 from .arguments import Axis as Axis
 from .arguments import as_tensor as as_tensor
@@ -115,10 +116,27 @@ not_equal = _two("not_equal", "Return where the elements differ.")
 subtract = _two("subtract", "Return ``left - right``, broadcast.")
 
 
+def _of_truth(name: str, kind: str) -> Callable[..., Tensor]:
+    """Return NumPy's bitwise function for truth values, for which it is the logical one."""
+
+    def function(*values: TensorLike) -> Tensor:
+        tensors = [as_tensor(each) for each in values]
+        for each in tensors:
+            if each.dtype.kind != "b":
+                raise BadTensor(f"{name}: truth values are wanted, got {each.dtype}; compare, or use astype")
+        return apply(kind, *tensors)
+
+    return function
+
+
 def power(left: TensorLike, right: TensorLike) -> Tensor:
     """Return ``left`` to the power ``right``, broadcast; a power of 2 is a ``square``."""
     if type(right) in (int, float) and right == 2 and isinstance(left, Tensor) and left.dtype.kind == "f":
         return apply("square", left)
+    if type(right) is int and right < 0 and isinstance(left, Tensor) and left.dtype.kind in "iu":
+        raise BadTensor(
+            f"power: integers to the power {right} are no integers; use astype, or {float(right)}"
+        )
     return apply("power", left, right)
 
 
@@ -229,4 +247,7 @@ def _place_of(kind: str, value: TensorLike, axis: int | None, keepdims: bool) ->
 
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})
-FUNCTIONS.update({"amax": max, "amin": min})
+FUNCTIONS.update({"amax": max, "amin": min, "invert": _of_truth("invert", "logical_not")})
+FUNCTIONS.update(
+    {f"bitwise_{word}": _of_truth(f"bitwise_{word}", f"logical_{word}") for word in ("and", "or", "xor")}
+)

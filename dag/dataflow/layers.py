@@ -17,7 +17,7 @@ from .convolving import check_strides
 from .elementwise import broadcast
 from .functions import maximum, mean, reshape, swapaxes, tanh, where
 from .normalising import check_float
-from .tensor import Tensor, TensorLike, apply, show
+from .tensor import Tensor, TensorLike, apply, dtype_of, show
 
 
 def relu(value: TensorLike) -> Tensor:
@@ -53,8 +53,9 @@ def softmax_cross_entropy(logits: TensorLike, labels: TensorLike) -> Tensor:
         OutOfRange: when the graph runs, a label is no class.
     """
     tensor = as_tensor(logits)
-    classes = tensor.shape[-1] if tensor.ndim else 0
-    return apply("softmax_cross_entropy", tensor, ids_of("softmax_cross_entropy", labels, classes))
+    if not tensor.ndim:
+        raise BadTensor("softmax_cross_entropy: logits have a last dimension for the classes, got ()")
+    return apply("softmax_cross_entropy", tensor, ids_of("softmax_cross_entropy", labels, tensor.shape[-1]))
 
 
 def layer_norm(
@@ -64,6 +65,8 @@ def layer_norm(
 
     ``epsilon`` is added to the variance.
     """
+    if not isinstance(epsilon, (int, float)) or epsilon < 0:
+        raise BadTensor(f"layer_norm: epsilon is a number from 0 on, got {epsilon!r:.60}")
     made = apply("normalise", value, epsilon=float(epsilon))
     for name, each in (("scale", scale), ("shift", shift)):
         if each is None:
@@ -89,6 +92,9 @@ def attention(query: TensorLike, key: TensorLike, value: TensorLike, causal: boo
         raise BadTensor(f"{shapes}: each needs at least two dimensions")
     if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2] or not q.shape[-1]:
         raise BadTensor(f"{shapes}: query and key share the last length, key and value the last but one")
+    for each in (q, k, v):
+        check_float("attention", each)
+    broadcast("attention", q.shape[:-2], k.shape[:-2], v.shape[:-2])
     targets, sources = q.shape[-2], k.shape[-2]
     if causal and targets > sources:
         raise BadTensor(f"{shapes}: causal attention wants at least as many sources as targets")
@@ -149,7 +155,9 @@ def embedding(table: TensorLike, ids: TensorLike) -> Tensor:
 
 def one_hot(ids: TensorLike, depth: int, dtype: Any = np.float32) -> Tensor:
     """Return for each id a row of ``depth`` zeros with a 1 at its place; raises as ``embedding`` does."""
-    return apply("one_hot", ids_of("one_hot", ids, depth), depth=int(depth), dtype=np.dtype(dtype))
+    if not isinstance(depth, (int, np.integer)) or depth < 0:
+        raise BadTensor(f"one_hot: the depth is an integer from 0 on, got {depth!r:.60}")
+    return apply("one_hot", ids_of("one_hot", ids, int(depth)), depth=int(depth), dtype=dtype_of(dtype))
 
 
 @lru_cache(maxsize=8)
@@ -168,6 +176,8 @@ def _windows(kind: str, x: Tensor, size: Any, stride: Any, padding: Any, fill: f
         raise BadTensor(
             f"{kind}: images (batch, channels, height, width) and sizes from 1 on, got {show(x.shape)}, {sizes}"
         )
+    if pads[0] >= sizes[0] or pads[1] >= sizes[1]:
+        raise BadTensor(f"{kind}: with padding {pads} a window of {sizes} could hold nothing else")
     lengths = [n + 2 * pad for n, pad in zip(x.shape[2:], pads, strict=True)]
     if lengths[0] < sizes[0] or lengths[1] < sizes[1]:
         raise BadTensor(

@@ -62,6 +62,8 @@ def tensordot(
         one, two = ([each] if isinstance(each, int) else list(each) for each in axes)
         mine = [axis_of("tensordot", a.shape, axis) for axis in one]
         theirs = [axis_of("tensordot", b.shape, axis) for axis in two]
+    if len(set(mine)) < len(mine) or len(set(theirs)) < len(theirs):
+        raise BadTensor(f"{shapes}: an axis is named twice in {tuple(mine)} and {tuple(theirs)}")
     if len(mine) != len(theirs) or [a.shape[at] for at in mine] != [b.shape[at] for at in theirs]:
         raise BadTensor(f"{shapes}: the axes {tuple(mine)} and {tuple(theirs)} differ in number or length")
     letters = [chr(at) for at in range(0x100, 0x100 + a.ndim + b.ndim)]
@@ -81,6 +83,8 @@ def einsum(subscripts: str, *operands: TensorLike) -> Tensor:
     Raises:
         BadTensor: the subscripts do not fit the operands, or repeat a letter within one.
     """
+    if not isinstance(subscripts, str):
+        raise BadTensor(f"einsum: subscripts are a string such as 'ij,jk->ik', got {subscripts!r:.60}")
     tensors = [as_tensor(each) for each in operands]
     given, arrow, wanted = subscripts.replace(" ", "").partition("->")
     terms = given.split(",")

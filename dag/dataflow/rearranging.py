@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadTensor
-from .arguments import Axis, as_tensor, axes_of, axis_of, ids_of, lengths_of
+from .arguments import Axis, as_tensor, axes_of, axis_of, fits, ids_of, lengths_of, plain_lengths, sequence_of
 from .elementwise import broadcast
 from .tables import FUNCTIONS
-from .tensor import Tensor, TensorLike, apply, show
+from .tensor import Tensor, TensorLike, apply, constant, show
 
 
 def reshape(value: TensorLike, shape: int | Sequence[int]) -> Tensor:
@@ -34,7 +34,7 @@ def ravel(value: TensorLike) -> Tensor:
 def transpose(value: TensorLike, axes: Sequence[int] | None = None) -> Tensor:
     """Return the dimensions in the order ``axes``, by default reversed."""
     tensor = as_tensor(value)
-    given = range(tensor.ndim)[::-1] if axes is None else axes
+    given = range(tensor.ndim)[::-1] if axes is None else sequence_of("transpose", "the axes are", axes)
     order = tuple(axis_of("transpose", tensor.shape, axis) for axis in given)
     return tensor if order == tuple(range(tensor.ndim)) else apply("transpose", tensor, axes=order)
 
@@ -83,8 +83,20 @@ def squeeze(value: TensorLike, axis: Axis = None) -> Tensor:
 def broadcast_to(value: TensorLike, shape: int | Sequence[int]) -> Tensor:
     """Return ``value`` repeated to ``shape``."""
     tensor = as_tensor(value)
-    lengths = (shape,) if isinstance(shape, int) else tuple(int(each) for each in shape)
+    lengths = plain_lengths("broadcast_to", shape)
     return tensor if lengths == tensor.shape else apply("broadcast_to", tensor, shape=lengths)
+
+
+def zeros_like(value: TensorLike) -> Tensor:
+    """Return zeros in the shape and dtype of ``value``."""
+    tensor = as_tensor(value)
+    return broadcast_to(constant(np.zeros((), tensor.dtype)), tensor.shape)
+
+
+def ones_like(value: TensorLike) -> Tensor:
+    """Return ones in the shape and dtype of ``value``."""
+    tensor = as_tensor(value)
+    return broadcast_to(constant(np.ones((), tensor.dtype)), tensor.shape)
 
 
 def flip(value: TensorLike, axis: Axis = None) -> Tensor:
@@ -110,6 +122,8 @@ def pad(value: TensorLike, pad_width: Any, mode: str = "constant", constant_valu
         ) from None
     if widths.dtype.kind not in "iu" or (widths < 0).any():
         raise BadTensor(f"pad: widths are integers from 0 on, got {pad_width!r:.60}")
+    if not fits(constant_values, tensor.dtype):
+        raise BadTensor(f"pad: {constant_values!r:.60} is no {tensor.dtype}")
     if not widths.any():
         return tensor
     spans = tuple((int(before), 1, n) for (before, _), n in zip(widths, tensor.shape, strict=True))
@@ -119,7 +133,7 @@ def pad(value: TensorLike, pad_width: Any, mode: str = "constant", constant_valu
 
 def concatenate(values: Sequence[TensorLike], axis: int = 0) -> Tensor:
     """Return the values joined along an axis that they have."""
-    tensors = [as_tensor(each) for each in values]
+    tensors = [as_tensor(each) for each in sequence_of("concatenate", "the values are", values)]
     if not tensors:
         raise BadTensor("concatenate: at least one tensor is wanted, got none")
     at = axis_of("concatenate", tensors[0].shape, axis)
@@ -128,7 +142,7 @@ def concatenate(values: Sequence[TensorLike], axis: int = 0) -> Tensor:
 
 def stack(values: Sequence[TensorLike], axis: int = 0) -> Tensor:
     """Return the values, all of one shape, along a new axis."""
-    tensors = [as_tensor(each) for each in values]
+    tensors = [as_tensor(each) for each in sequence_of("stack", "the values are", values)]
     if not tensors:
         raise BadTensor("stack: at least one tensor is wanted, got none")
     for each in tensors:
@@ -148,7 +162,10 @@ def split(value: TensorLike, indices_or_sections: int | Sequence[int], axis: int
             raise BadTensor(f"split: axis {at} of {show(tensor.shape)} has no {count} equal parts")
         cuts = list(range(0, length + 1, length // count)) if length else [0] * (count + 1)
     else:
-        cuts = [0, *(slice(None, each).indices(length)[1] for each in indices_or_sections), length]
+        places = sequence_of("split", "a number or places are wanted,", indices_or_sections)
+        if not all(isinstance(each, (int, np.integer)) for each in places):
+            raise BadTensor(f"split: places are integers, got {places!r:.60}")
+        cuts = [0, *(slice(None, each).indices(length)[1] for each in places), length]
     before = (slice(None),) * at
     return [getitem(tensor, (*before, slice(one, two))) for one, two in pairwise(cuts)]
 
@@ -261,7 +278,9 @@ FUNCTIONS.update(
         function.__name__: function
         for function in (
             reshape, ravel, transpose, swapaxes, moveaxis, expand_dims, squeeze, broadcast_to, flip, pad, concatenate,
-            stack, split, take, take_along_axis, getitem,
+            stack, split, take, take_along_axis, getitem, zeros_like, ones_like,
         )
     }
 )  # fmt: skip
+# What is known now is a number now: NumPy's own questions about an array.
+FUNCTIONS.update({"shape": lambda x: x.shape, "ndim": lambda x: x.ndim, "size": lambda x: x.size})

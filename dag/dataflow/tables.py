@@ -111,6 +111,11 @@ def kernel_rule(kind: str, backend: str) -> KernelRule:
     return rule
 
 
+def operators() -> list[str]:
+    """Return the names of all operators that are defined."""
+    return sorted(SHAPES)
+
+
 def unknown(kind: str, known: Iterable[str]) -> UnknownOperator:
     """Return the error for an operator that is in no table, with the names nearest to it."""
     import difflib

@@ -6,6 +6,7 @@ fit is found here, not when the graph runs.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,6 +60,11 @@ class Tensor(Node):
         return prod(self.shape)
 
     @property
+    def scope(self) -> str:
+        """What stands before the last slash of its name: ``block1`` of ``block1/matmul_12``."""
+        return self.name.rpartition("/")[0]
+
+    @property
     def outline(self) -> str:
         """Its dtype and shape, as drawings show them."""
         return f"{self.dtype} {show(self.shape)}"
@@ -73,6 +79,11 @@ class Tensor(Node):
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self.name!r} has no value yet; use where() in place of if, or run the graph first")
+
+    def __array__(self, *given: Any, **settings: Any) -> Any:
+        raise TypeError(
+            f"{self.name!r} has no value yet; run the graph first: evaluate(tensor, {{input: array}})"
+        )
 
     def __len__(self) -> int:
         if not self.shape:
@@ -124,6 +135,24 @@ class Tensor(Node):
     def __abs__(self) -> Tensor:
         return apply("absolute", self)
 
+    def __invert__(self) -> Tensor:
+        return _function("invert", self)
+
+    def __and__(self, other: TensorLike) -> Tensor:
+        return _function("bitwise_and", self, other)
+
+    def __rand__(self, other: TensorLike) -> Tensor:
+        return _function("bitwise_and", other, self)
+
+    def __or__(self, other: TensorLike) -> Tensor:
+        return _function("bitwise_or", self, other)
+
+    def __ror__(self, other: TensorLike) -> Tensor:
+        return _function("bitwise_or", other, self)
+
+    def __xor__(self, other: TensorLike) -> Tensor:
+        return _function("bitwise_xor", self, other)
+
     def __lt__(self, other: TensorLike) -> Tensor:
         return apply("less", self, other)
 
@@ -153,7 +182,7 @@ class Tensor(Node):
 
     def astype(self, dtype: Any) -> Tensor:
         """Return the elements as another dtype."""
-        return astype(self, np.dtype(dtype))
+        return astype(self, dtype)
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Tensor:
         """Return the sum over ``axis``, by default over all."""
@@ -165,7 +194,11 @@ class Tensor(Node):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Any:
         if method != "__call__" or settings:
-            return NotImplemented
+            how = "" if method == "__call__" else f".{method}"
+            given = "".join(f", {each}=" for each in settings)
+            raise BadTensor(
+                f"np.{ufunc.__name__}{how}(tensor{given}): no node stands for that; call it plainly"
+            )
         ours = FUNCTIONS.get(ufunc.__name__)
         return apply(ufunc.__name__, *inputs) if ours is None else ours(*inputs)
 
@@ -180,17 +213,26 @@ def input(name: str, shape: Sequence[int], dtype: Any = np.float32) -> Tensor:
     """Return a tensor whose value is given when the graph runs.
 
     Raises:
-        BadTensor: a length is negative or no integer.
+        BadTensor: a length is negative or no integer, or the dtype is none of numbers or truth values.
     """
     if not all(isinstance(length, (int, np.integer)) and length >= 0 for length in shape):
         raise BadTensor(f"input {name!r}: a shape has lengths from 0 on, got {tuple(shape)}")
     lengths = tuple(int(length) for length in shape)
-    return _tensor(TensorOp(kind="input"), (), lengths, np.dtype(dtype), name)
+    return _tensor(TensorOp(kind="input"), (), lengths, dtype_of(dtype), name)
 
 
 def constant(value: Any, dtype: Any = None) -> Tensor:
-    """Return a tensor whose value is ``value``, which must not be changed afterwards."""
-    array = np.asarray(value, dtype=dtype)
+    """Return a tensor whose value is ``value``, which must not be changed afterwards.
+
+    Raises:
+        BadTensor: ``value`` is no array of numbers or truth values, or does not fit in ``dtype``.
+    """
+    try:
+        array = np.asarray(value, dtype=dtype)
+    except OverflowError:
+        raise BadTensor(
+            f"{value!r:.60} does not fit in {dtype or 'a tensor of integers'}; use astype"
+        ) from None
     if array.dtype.kind not in "fiub":
         raise BadTensor(f"a tensor holds numbers or truth values, got {value!r:.60} of dtype {array.dtype}")
     return _tensor(
@@ -212,15 +254,32 @@ def apply(kind: str, *inputs: TensorLike, **attributes: Any) -> Tensor:
     """
     rule = shape_rule(kind)
     tensors = _lifted(inputs)
-    shape, dtype = rule(*tensors, **attributes)
     key = (kind, *sorted(attributes.items())) if attributes else kind
+    try:
+        hash(key)
+        shape, dtype = rule(*tensors, **attributes)
+    except TypeError:
+        _check_call(kind, rule, tensors, attributes)
+        raise
     return _tensor(TensorOp(kind=kind, attributes=attributes, key=key), tensors, shape, dtype)
 
 
-def astype(value: TensorLike, dtype: DType) -> Tensor:
+def astype(value: TensorLike, dtype: Any) -> Tensor:
     """Return ``value`` as ``dtype``; the very tensor if it has it already."""
     (tensor,) = _lifted((value,))
-    return tensor if tensor.dtype == dtype else apply("astype", tensor, dtype=dtype)
+    wanted = dtype_of(dtype)
+    return tensor if tensor.dtype == wanted else apply("astype", tensor, dtype=wanted)
+
+
+def dtype_of(dtype: Any) -> DType:
+    """Return what NumPy takes ``dtype`` to mean; raises BadTensor unless that is of numbers or truth values."""
+    try:
+        found: DType = np.dtype(dtype)
+    except TypeError:
+        raise BadTensor(f"there is no dtype {dtype!r:.60}") from None
+    if found.kind not in "fiub":
+        raise BadTensor(f"a tensor holds real numbers or truth values, its dtype cannot be {found}")
+    return found
 
 
 @contextmanager
@@ -271,6 +330,25 @@ def _lifted(inputs: Sequence[TensorLike]) -> tuple[Tensor, ...]:
         else:
             lifted.append(constant(each))
     return tuple(lifted)
+
+
+def _check_call(
+    kind: str, rule: Callable[..., Any], inputs: Sequence[Tensor], attributes: Mapping[str, Any]
+) -> None:
+    """Raise BadTensor if the operator takes another number of inputs, or other attributes."""
+    try:
+        hash(tuple(attributes.values()))
+    except TypeError:
+        raise BadTensor(
+            f"{kind}: attributes are hashable values (tuples, not lists), got {dict(attributes)}"
+        ) from None
+    wanted = inspect.signature(rule)
+    try:
+        wanted.bind(*inputs, **attributes)
+    except TypeError as error:
+        raise BadTensor(
+            f"{kind}: {error}, got {len(inputs)} inputs and the attributes {list(attributes)}"
+        ) from None
 
 
 def _key_of(array: np.ndarray[Any, Any]) -> Hashable:
