@@ -166,6 +166,16 @@ def test_a_transformers_gradient_has_the_same_bits_and_its_second_derivative_agr
         np.testing.assert_allclose(left, forward, rtol=1e-9, atol=1e-9)
 
 
+def test_on_torch_recomputation_gives_the_same_bits_too() -> None:
+    torch = pytest.importorskip("torch", reason="runs the graphs on torch; pip install 'mrdag[torch]'")
+    torch.set_num_threads(1)
+    results = []
+    for outputs, values in (tower(False), tower(True)):
+        results.append(df.Program(outputs, list(values), backend="torch")(*values.values()))
+    for left, right in zip(*results, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
 def test_a_policy_keeps_matrix_products_or_what_was_named() -> None:
     def block(x: Any, w: Any) -> Any:
         return df.sum(df.tanh(df.named(df.tanh(df.matmul(x, w)), "middle")))

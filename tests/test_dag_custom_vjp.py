@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dataflow_functions import F64, number
+from dataflow_functions import F64, STEPS, Plan, X, Y, composed, matrices, number, plans
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dag import Graph
 from dag import dataflow as df
+from dag.dataflow.trees import flatten
 from dag.errors import BadTensor, NotDifferentiable
 
 
@@ -110,6 +113,41 @@ def test_a_wrong_rule_is_told_when_it_is_used(forward: Any, backward: Any, messa
         df.grad(lambda x: df.sum(function(x)))(df.input("x", (2,), F64))
 
 
+def by_its_own_rule(step: Any) -> Any:
+    """The step with a rule that says what the formula says: the pull of its vjp."""
+    custom = df.custom_vjp(step)
+    custom.defvjp(lambda a, b: (step(a, b), (a, b)), lambda kept, g: df.vjp(step, *kept)[1](g))
+    return custom
+
+
+WRAPPED = [(step, by_its_own_rule(step), df.checkpoint(by_its_own_rule(step))) for step in STEPS]
+
+
+@settings(max_examples=30)
+@given(plans, matrices, st.lists(st.integers(0, 2), min_size=9, max_size=9))
+def test_rules_that_say_what_the_formula_says_change_no_derivative_of_random_functions(
+    plan: Plan, points: np.ndarray, wrapping: list[int]
+) -> None:
+    def wrapped(x: Any, y: Any) -> Any:
+        values = [x, y]
+        for (step, left, right), how in zip(plan, wrapping, strict=False):
+            values.append(WRAPPED[step][how](values[left % len(values)], values[right % len(values)]))
+        return np.mean(np.tanh(values[-1] + values[-1 - len(plan) // 2]))
+
+    along = np.ones((3, 3))
+    outputs = [
+        (
+            df.value_and_grad(f, (0, 1))(X, Y),
+            df.hvp(f, (X, Y), (along, along)),
+            df.jvp(f, (X, Y), (along, along))[1],
+        )
+        for f in (composed(plan), wrapped)
+    ]
+    plain, ours = (flatten(each)[0] for each in df.evaluate(outputs, dict(zip((X, Y), points, strict=True))))
+    for left, right in zip(plain, ours, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-9, atol=1e-12)
+
+
 def test_a_rule_that_is_not_linear_has_gradients_but_no_change_along_a_direction() -> None:
     x = number()
     with pytest.raises(NotDifferentiable, match="is not linear in its cotangent"):
@@ -139,3 +177,9 @@ def test_a_custom_function_without_rule_or_with_what_no_gradient_reaches_is_refu
         NotDifferentiable, match="'three', which is no tensor; name its place in nondiff_argnums"
     ):
         clipped_identity()("three")
+    powered = df.custom_vjp(lambda x, n: x**n, nondiff_argnums=(1,))
+    powered.defvjp(lambda x, n: (x**n, x), lambda n, x, g: (g * n * x ** (n - 1),))
+    with pytest.raises(BadTensor, match="was given 1 arguments by place; nondiff_argnums names 1"):
+        powered(x)
+    with pytest.raises(BadTensor, match=r"nondiff_argnums of .* are places from 0 on, got \(-1,\)"):
+        df.custom_vjp(lambda x: x, nondiff_argnums=(-1,))

@@ -191,6 +191,35 @@ def test_a_stopped_gradient_is_a_constant_to_derivatives_and_changes_no_value() 
     assert df.evaluate(df.jvp(lambda x: x * df.stop_gradient(x), (x,), (1.0,))[1], {x: 3.0}) == 3.0
 
 
+def test_pull_back_gives_each_node_all_that_flows_through_it_and_none_where_nothing_does() -> None:
+    x, other = number(), number("other")
+    square = x * x
+    fourth = square * square
+    by_x, by_square, by_self, by_other = df.pull_back(
+        [fourth, square], [df.constant(1.0), df.constant(10.0)], [x, square, fourth, other]
+    )
+    assert by_other is None
+    found = df.evaluate([by_x, by_square, by_self], {x: 3.0})
+    assert found == [4 * 27.0 + 10 * 6.0, 2 * 9.0 + 10.0, 1.0]
+
+
+def test_a_graph_that_passes_have_rewritten_can_be_differentiated_unless_it_is_fused() -> None:
+    x = number()
+
+    def loss(x: Any) -> Any:
+        y = df.tanh(x * 1.0 + 0.0) * df.tanh(x)
+        return df.exp(df.identity(y) * 1.0) * y + (x * 2.0) / 1.0
+
+    for graph in (Graph((loss(x),)), df.optimise(Graph((loss(x),)), fused=False).graph):
+        (by_x,) = df.pull_back(graph.outputs, [df.constant(1.0)], [x])  # type: ignore[arg-type]
+        t = math.tanh(0.3)
+        expected = math.exp(t * t) * (1 + t * t) * 2 * t * (1 - t * t) + 2
+        assert df.evaluate(by_x, {x: 0.3}) == pytest.approx(expected, rel=1e-13)
+    fused = df.optimise(Graph((loss(x),))).graph
+    with pytest.raises(NotDifferentiable, match="fused"):
+        df.pull_back(fused.outputs, [df.constant(1.0)], [x])  # type: ignore[arg-type]
+
+
 def test_vjp_takes_a_cotangent_for_each_result_and_none_for_results_that_have_none() -> None:
     x = df.input("x", (2,), F64)
     (product, larger), pull = df.vjp(lambda x: (x * x, x > 0), x)

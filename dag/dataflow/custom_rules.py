@@ -22,6 +22,10 @@ class CustomVjp:
         self.function = function
         self.name = getattr(function, "__name__", type(function).__name__)
         self.nondiff_argnums = tuple(nondiff_argnums)
+        if any(at < 0 for at in self.nondiff_argnums):
+            raise BadTensor(
+                f"custom_vjp: nondiff_argnums of {self.name} are places from 0 on, got {nondiff_argnums}"
+            )
         self.forward: Callable[..., Any] | None = None
         self.backward: Callable[..., Any] | None = None
         self.__doc__ = function.__doc__
@@ -39,7 +43,11 @@ class CustomVjp:
         """Return what the function makes of the inputs, as nodes whose gradient is by the rule."""
         if self.forward is None:
             raise NotDifferentiable(f"custom_vjp: {self.name} has no rule yet; give it one with defvjp")
-        aside = {at for at in self.nondiff_argnums if at < len(inputs)}
+        aside = set(self.nondiff_argnums)
+        if aside and max(aside) >= len(inputs):
+            raise BadTensor(
+                f"custom_vjp: {self.name} was given {len(inputs)} arguments by place; nondiff_argnums names {max(aside)}"
+            )
         chosen = tuple(each for at, each in enumerate(inputs) if at not in aside)
         leaves, arguments = marked(chosen)
         for leaf in leaves:
