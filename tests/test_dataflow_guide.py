@@ -114,6 +114,29 @@ def test_a_drawing_keeps_values_operators_and_edges() -> None:
     ]
 
 
+def test_of_a_large_graph_each_scope_is_one_box_and_its_gradient_another() -> None:
+    x = df.input("x", (8, 4))
+    weights = [df.input(f"w{at}", (4, 4)) for at in range(6)]
+
+    def deep(weights: list[df.Tensor]) -> df.Tensor:
+        value = x
+        for at, each in enumerate(weights):
+            with df.scope(f"block{at}"):
+                value = df.tanh(df.sin(value @ each) * df.exp(value)) + value
+        return df.sum(value)
+
+    value, slopes = df.value_and_grad(deep)(weights)
+    graph = df.simplify(Graph((value, *slopes)))
+    assert len(graph) > 80
+    titles = re.findall(r"<title>([^<\n]*)\n", df.draw_svg(graph, limit=40))
+    for at in range(6):
+        assert sum(title.startswith(f"block{at} x ") for title in titles) == 1
+        assert sum(title.startswith(f"gradient/block{at} x ") for title in titles) == 1
+    assert "x" in titles
+    lines = df.draw_text(graph, limit=40).splitlines()
+    assert len(lines) == 1 + len(titles) <= 41
+
+
 def test_fused_operators_are_named_by_their_steps_and_constants_by_their_value() -> None:
     x = df.input("tanh", (300, 400))
     graph = df.fuse(Graph((df.tanh(df.exp(x) + 0.25),)))

@@ -12,6 +12,7 @@ argument and a tensor that the function finds outside, are one tensor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from operator import index
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from ..errors import BadTensor, NotDifferentiable
 from .boundaries import ResultCotangent, as_tensor, identity
-from .regions import between, depending
+from .regions import between, depending, scope_of
 from .tables import GRADIENTS
 from .tensor import Tensor, apply, astype, constant, scope, show
 from .trees import flatten
@@ -82,7 +83,11 @@ def gather(
                     continue
             if not any(source in wanted for source in node.inputs):
                 continue
-            for source, given in zip(node.inputs, _carried(node, arrived), strict=True):
+            with (
+                scope(place) if (place := scope_of(node)) else nullcontext()
+            ):  # as in gradient/block1/matmul_12
+                carried = _carried(node, arrived)
+            for source, given in zip(node.inputs, carried, strict=True):
                 if given is not None and source in wanted:
                     parts.setdefault(source, []).extend(
                         _fitting(node, source, each)

@@ -11,38 +11,53 @@ import numpy as np
 
 from .. import draw
 from ..graph import Graph
+from .regions import scope_of
 from .tensor import Tensor
 
 GRADIENT = ("gradient",)
 
 
-def draw_svg(graph: Graph, *, title: str = "", limit: int = 300) -> str:
-    """Return a picture of ``graph`` as the text of an SVG file, data flowing down; see ``dag.draw_svg``."""
-    return draw.draw_svg(numbered(graph), title=title, limit=limit, apart=GRADIENT)
+def draw_svg(graph: Graph, *, title: str = "", limit: int = 120) -> str:
+    """Return a picture of ``graph`` as the text of an SVG file, data flowing down; see ``dag.draw_svg``.
+
+    Above ``limit`` nodes, those of one ``scope`` share a box.
+    """
+    drawn = numbered(graph, by_scope=len(graph) > limit)
+    return draw.draw_svg(drawn, title=title, limit=limit, apart=GRADIENT)
 
 
-def draw_text(graph: Graph, *, limit: int = 100, width: int | None = None) -> str:
-    """Return a drawing of ``graph`` for a terminal, one line per node; see ``dag.draw_text``."""
-    return draw.draw_text(numbered(graph), limit=limit, width=width)
+def draw_text(graph: Graph, *, limit: int = 120, width: int | None = None) -> str:
+    """Return a drawing of ``graph`` for a terminal; see ``dag.draw_text``.  Above ``limit`` nodes, a scope has one line."""
+    return draw.draw_text(numbered(graph, by_scope=len(graph) > limit), limit=limit, width=width)
 
 
-def numbered(graph: Graph) -> Graph:
+def numbered(graph: Graph, *, by_scope: bool = False) -> Graph:
     """Return the same graph of other nodes, named by their operator: ``matmul``, ``matmul 2``, ...
 
     Inputs keep their names, constants of one element are named by it, fused operators by their steps, and scopes stay in front.
+    ``by_scope``: nodes of a scope are named as its parts, ``block1[0]``, ``block1[1]``, ..., which drawings put together.
     """
     copies: dict[object, Tensor] = {}
     names = {node.name for node in graph.nodes if node.op.kind == "input"}
     counts: dict[str, int] = {}
     for node in graph.nodes:
         assert isinstance(node, Tensor)
-        name = node.name if node.op.kind == "input" else _named(node, counts, names)
+        if node.op.kind == "input":
+            name = node.name
+        elif by_scope and scope_of(node) not in (
+            "",
+            *GRADIENT,
+        ):  # there it begins and ends, and would go in a circle
+            name = f"{scope_of(node)}[{len(copies)}]"
+        else:
+            name = _named(node, counts, names)
         copies[node] = replace(node, name=name, inputs=tuple(copies[each] for each in node.inputs))
     return Graph(tuple(copies[node] for node in graph.outputs))
 
 
 def _named(node: Tensor, counts: dict[str, int], taken: set[str]) -> str:
-    scope, slash, _ = node.name.rpartition("/")
+    scope = scope_of(node)
+    slash = "/" if scope else ""
     word = node.op.kind
     if word == "fused":
         steps = list(dict.fromkeys(step.kind for step in node.op.attributes["steps"]))

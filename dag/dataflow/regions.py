@@ -11,6 +11,11 @@ from ..errors import BadTensor
 from .tensor import Tensor, apply
 
 
+def scope_of(node: Tensor) -> str:
+    """Return what stands before the last slash of a node's name: ``block1`` of ``block1/matmul_12``."""
+    return node.name.rpartition("/")[0]
+
+
 def between(outputs: Iterable[Tensor], stops: Collection[Tensor] = ()) -> list[Tensor]:
     """Return what ``outputs`` need, each node once, inputs before users; what ``stops`` need is left out, they are not.
 
