@@ -59,26 +59,29 @@ DTYPES = ("float64", "float64", "float32", "int64", "int32", "bool")
 @st.composite
 def neutral_graphs(draw: st.DrawFn) -> Drawn:
     """Return graphs full of what the rules look for: ones and zeros, casts, repeats, two of everything."""
-    rows, columns = draw(st.sampled_from([(2, 3), (1, 2), (0, 2), (4, 1)]))
+    rows, columns = draw(st.sampled_from([(4, 5), (4, 5), (1, 6), (0, 2), (7, 1)]))
     shapes = [(rows, columns), (rows, columns), (columns,), (rows, 1), ()]
     inputs = [
         df.input(f"x{at}", draw(st.sampled_from(shapes)), draw(st.sampled_from(DTYPES)))
         for at in range(draw(st.integers(1, 3)))
     ]
     values = list(inputs)
-    for _ in range(draw(st.integers(1, 12))):
+    for _ in range(draw(st.integers(3, 18))):
         made = _neutral(draw, values)
         values.append(made)
-        if draw(st.booleans()):
-            again = df.apply(made.op.kind, *made.inputs, **made.op.attributes) if made.inputs else made
-            values.append(again)
-    outputs = draw(st.lists(st.sampled_from(values[-6:]), min_size=1, max_size=4))
-    return outputs, inputs
+        if draw(st.integers(0, 3)) == 0 and made.inputs:
+            values.append(df.apply(made.op.kind, *made.inputs, **made.op.attributes))
+    used = {source for each in values for source in each.inputs}
+    ends = [each for each in values if each not in used]  # whatever was made shows in one of them
+    return [*ends, *draw(st.lists(st.sampled_from(values), max_size=2))], inputs
+
+
+KINDS = ("with a constant",) * 4 + ("moved", "cast", "unary", "unary", "binary", "binary", "summed", "marked")
 
 
 def _neutral(draw: st.DrawFn, values: list[df.Tensor]) -> df.Tensor:
     x = draw(st.sampled_from(values[-5:]))
-    kind = draw(st.sampled_from(["with a constant", "moved", "cast", "unary", "binary", "summed", "marked"]))
+    kind = draw(st.sampled_from(KINDS))
     if kind == "with a constant":
         number = draw(st.sampled_from([0.0, -0.0, 1.0, 2.5] if x.dtype.kind == "f" else [0, 1, 3]))
         constant = df.constant(np.full(draw(st.sampled_from([(), x.shape])), number, x.dtype))

@@ -19,7 +19,7 @@ from ..graph import Graph
 from ..rewrite_base import Names, Rewritten, with_inputs
 from .tensor import Tensor, TensorOp
 
-__all__ = ["Names", "Notes", "Rewritten", "derived", "exact_key", "rebuild", "tensors"]
+__all__ = ["Names", "Notes", "Rewritten", "derived", "exact_key", "names_again", "rebuild", "tensors"]
 
 
 class Notes:
@@ -87,6 +87,11 @@ def with_outputs(graph: Graph, became: Mapping[Tensor, Tensor]) -> Graph:
         last[node] = replace(moved, name=renamed[node]) if node in renamed else moved  # type: ignore[assignment]
     shown = {each: derived(each, "reshape", [last[became[each]]], shape=each.shape) for each in views}
     return Graph(tuple(shown[each] if each in shown else last[became[each]] for each in old))
+
+
+def names_again(output: Tensor) -> bool:
+    """Return whether an output only gives its input another name, as ``with_outputs`` makes them."""
+    return output.op.kind == "reshape" and output.shape == output.inputs[0].shape
 
 
 def exact_key(op: TensorOp) -> Hashable:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 
 from ..errors import BadGraph
 from ..graph import Graph
-from .passes_base import Notes, exact_key, rebuild
+from .passes_base import Notes, exact_key, names_again, rebuild
 from .tensor import Tensor
 
 #: Operators whose result has the same bits with the operands swapped.  ``maximum`` and ``minimum`` have not: of 0.0 and
@@ -24,12 +24,13 @@ def eliminate_common(graph: Graph, notes: Notes | None = None) -> Graph:
     first time: it stands behind a barrier, whose second input says when, so that it is no equal of the first.
     """
     said = notes or Notes()
+    outputs = set(graph.outputs)
     seen: dict[Hashable, Tensor] = {}
     places: dict[Tensor, int] = {}
 
     def change(node: Tensor, moved: Tensor) -> Tensor:
         places.setdefault(moved, len(places))
-        if moved.op.kind == "input":
+        if moved.op.kind == "input" or (node in outputs and names_again(moved)):
             return moved
         inputs = moved.inputs
         if moved.op.kind in COMMUTATIVE:

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import BadTensor
 from ..graph import Graph
 from .boundaries import PASSED_ON
-from .passes_base import Names, Notes, derived, rebuild, sized
+from .passes_base import Names, Notes, derived, names_again, rebuild, sized
 from .tables import TRAITS, shape_rule
 from .tensor import DType, Tensor
 
@@ -66,11 +66,7 @@ class _Rules:
 
     def _is_second_name(self, node: Tensor) -> bool:
         """Return whether an output is there to give an input, or another output, a second name."""
-        return (
-            node.op.kind == "reshape"
-            and node.shape == node.inputs[0].shape
-            and (node.inputs[0].op.kind == "input" or node.inputs[0] in self.given_out)
-        )
+        return names_again(node) and (node.inputs[0].op.kind == "input" or node.inputs[0] in self.given_out)
 
     def reduced(self, moved: Tensor) -> Tensor:
         """Apply rules to a node until none applies."""
