@@ -26,8 +26,9 @@ Form = tuple[tuple[int, ...], DType]
 
 def broadcast(kind: str, *shapes: Sequence[int]) -> tuple[int, ...]:
     """Return the shape that the shapes have together; raises BadTensor with them."""
-    if all(shape == shapes[0] for shape in shapes):
-        return tuple(shapes[0])
+    distinct = {tuple(shape) for shape in shapes if len(shape)}
+    if len(distinct) <= 1:  # nearly always, and NumPy takes 4 microseconds to say so
+        return distinct.pop() if distinct else ()
     try:
         return np.broadcast_shapes(*map(tuple, shapes))
     except ValueError:
@@ -199,12 +200,16 @@ def _relu_rule(value: Tensor) -> Form:
     return value.shape, value.dtype
 
 
-def _relu(value: Any, out: Any = None) -> Any:
-    return np.maximum(value, 0, out=out)
+def _relu(node: Tensor) -> Kernel:
+    if node.dtype.kind != "f":
+        return lambda value, out=None: np.maximum(value, 0, out=out)
+    # NumPy's maximum of an array and a number takes over twice as long as this.
+    least, most = node.dtype.type(0), node.dtype.type(np.inf)
+    return lambda value, out=None: np.clip(value, least, most, out=out)
 
 
 define(
-    "relu", shape=_relu_rule, kernels={"numpy": lambda node: _relu}, traits=ELEMENTWISE,
+    "relu", shape=_relu_rule, kernels={"numpy": _relu}, traits=ELEMENTWISE,
     # The derivative at 0 is 0, so the result says as much as the input, which need not be kept.
     gradient=to_inputs(lambda node, g, x: (g * (node > 0),)),
 )  # fmt: skip

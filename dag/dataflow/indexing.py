@@ -42,7 +42,7 @@ def _take_kernel(node: Tensor) -> Kernel:
     length = node.inputs[0].shape[axis]
 
     def kernel(value: Any, ids: Any, out: Any = None) -> Any:
-        check_ids("take", ids, length)
+        ids = check_ids("take", ids, length)
         if out is None:
             return np.take(value, ids, axis)
         # mode="clip" writes to out without a copy beside it; the ids are known to be in range.
@@ -65,7 +65,7 @@ def _scatter_kernel(node: Tensor) -> Kernel:
     count = node.inputs[1].ndim
 
     def kernel(value: Any, ids: Any, out: Any = None) -> Any:
-        check_ids("scatter_add", ids, length)
+        ids = check_ids("scatter_add", ids, length)
         out = np.zeros(node.shape, node.dtype) if out is None else out
         out.fill(0)
         flat = ids.reshape(-1)
@@ -104,7 +104,7 @@ def _take_along_kernel(node: Tensor) -> Kernel:
     length = node.inputs[0].shape[axis]
 
     def kernel(value: Any, ids: Any, out: Any = None) -> Any:
-        check_ids("take_along_axis", ids, length)
+        ids = check_ids("take_along_axis", ids, length)
         found = np.take_along_axis(value, ids, axis)
         if out is None:
             return found
@@ -129,7 +129,7 @@ def _scatter_along_kernel(node: Tensor) -> Kernel:
     axis, length = node.op.attributes["axis"], node.op.attributes["length"]
 
     def kernel(value: Any, ids: Any, out: Any = None) -> Any:
-        check_ids("scatter_along_axis", ids, length)
+        ids = check_ids("scatter_along_axis", ids, length)
         out = np.zeros(node.shape, node.dtype) if out is None else out
         out.fill(0)
         if ids.shape[axis] == 1:  # nothing can fall on one place
@@ -152,7 +152,7 @@ def _one_hot_kernel(node: Tensor) -> Kernel:
     depth = node.op.attributes["depth"]
 
     def kernel(ids: Any, out: Any = None) -> Any:
-        check_ids("one_hot", ids, depth)
+        ids = check_ids("one_hot", ids, depth)
         out = np.zeros(node.shape, node.dtype) if out is None else out
         out.fill(0)
         np.put_along_axis(out, ids[..., None], 1, -1)

@@ -108,12 +108,13 @@ define(
 )  # fmt: skip
 
 
-def check_ids(kind: str, ids: Any, count: int) -> None:
-    """Raise OutOfRange unless all ids are from 0 to ``count - 1``; names the first that is not."""
+def check_ids(kind: str, ids: Any, count: int) -> Any:
+    """Return the ids as NumPy indexes by; raises OutOfRange unless all are from 0 to ``count - 1``, naming the first."""
     if ids.size and (ids.min() < 0 or ids.max() >= count):
         at = np.argwhere((ids < 0) | (ids >= count))[0]
         where = ", ".join(str(each) for each in at)
         raise OutOfRange(f"{kind}: id {ids[tuple(at)]} at [{where}] is outside 0 to {count - 1}")
+    return ids.astype(np.intp, copy=False)  # NumPy takes no unsigned integers of 64 bits
 
 
 def _cross_entropy_rule(logits: Tensor, labels: Tensor) -> Form:
@@ -134,7 +135,7 @@ def _cross_entropy_kernel(node: Tensor) -> Kernel:
     classes = node.inputs[0].shape[-1]
 
     def kernel(logits: Any, labels: Any, out: Any = None) -> Any:
-        check_ids("softmax_cross_entropy", labels, classes)
+        labels = check_ids("softmax_cross_entropy", labels, classes)
         shifted = logits - MAX(logits, -1, None, None, True)
         right = np.take_along_axis(shifted, labels[..., None], -1)[..., 0]
         total = np.log(ADD(np.exp(shifted, out=shifted), -1))
@@ -156,7 +157,7 @@ def _cross_entropy_gradient_kernel(node: Tensor) -> Kernel:
     classes = node.shape[-1]
 
     def kernel(cotangent: Any, logits: Any, labels: Any, out: Any = None) -> Any:
-        check_ids("softmax_cross_entropy", labels, classes)
+        labels = check_ids("softmax_cross_entropy", labels, classes)
         out = np.subtract(logits, MAX(logits, -1, None, None, True), out=out)
         np.exp(out, out=out)
         np.multiply(out, (cotangent / ADD(out, -1))[..., None], out=out)

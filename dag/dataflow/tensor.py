@@ -60,11 +60,6 @@ class Tensor(Node):
         return prod(self.shape)
 
     @property
-    def scope(self) -> str:
-        """What stands before the last slash of its name: ``block1`` of ``block1/matmul_12``."""
-        return self.name.rpartition("/")[0]
-
-    @property
     def outline(self) -> str:
         """Its dtype and shape, as drawings show them."""
         return f"{self.dtype} {show(self.shape)}"
@@ -353,4 +348,4 @@ def _check_call(
 
 def _key_of(array: np.ndarray[Any, Any]) -> Hashable:
     """Return what two equal small constants have in common; a large one equals itself alone."""
-    return ("constant", array.dtype.str, array.shape, array.tobytes()) if array.nbytes <= 1024 else None
+    return ("constant", array.dtype, array.shape, array.tobytes()) if array.nbytes <= 1024 else None
