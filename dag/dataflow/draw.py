@@ -20,7 +20,7 @@ GRADIENT = ("gradient",)
 def draw_svg(graph: Graph, *, title: str = "", limit: int = 120) -> str:
     """Return a picture of ``graph`` as the text of an SVG file, data flowing down; see ``dag.draw_svg``.
 
-    Above ``limit`` nodes, those of one ``scope`` share a box.
+    Above ``limit`` nodes, those of one ``scope`` share a box, and so do inputs whose names are alike up to the last dot.
     """
     drawn = numbered(graph, by_scope=len(graph) > limit)
     return draw.draw_svg(drawn, title=title, limit=limit, apart=GRADIENT)
@@ -35,7 +35,8 @@ def numbered(graph: Graph, *, by_scope: bool = False) -> Graph:
     """Return the same graph of other nodes, named by their operator: ``matmul``, ``matmul 2``, ...
 
     Inputs keep their names, constants of one element are named by it, fused operators by their steps, and scopes stay in front.
-    ``by_scope``: nodes of a scope are named as its parts, ``block1[0]``, ``block1[1]``, ..., which drawings put together.
+    ``by_scope``: nodes of a scope are named as its parts, ``block1[0]``, ``block1[1]``, ..., which drawings put together, and
+    inputs of one branch of a tree likewise.
     """
     copies: dict[object, Tensor] = {}
     names = {node.name for node in graph.nodes if node.op.kind == "input"}
@@ -43,7 +44,8 @@ def numbered(graph: Graph, *, by_scope: bool = False) -> Graph:
     for node in graph.nodes:
         assert isinstance(node, Tensor)
         if node.op.kind == "input":
-            name = node.name
+            tree = node.name.rpartition(".")[0]
+            name = f"{tree}.*[{len(copies)}]" if by_scope and tree else node.name
         elif by_scope and scope_of(node) not in (
             "",
             *GRADIENT,
