@@ -368,6 +368,8 @@ def test_a_hessian_vector_product_costs_a_constant_times_the_gradient() -> None:
         (lambda x, n: df.jvp(lambda x: x, (x,), (np.ones(2),)), BadTensor,
          r"a tangent must have the shape \(3,\) of its input, got \(2,\)"),
         (lambda x, n: df.jvp(lambda x: x, (x,), ()), BadTensor, "the tangents must be a tuple of 1"),
+        (lambda x, n: df.grad(lambda p: df.sum(p[1]))({1: x, "b": x}), ValueError,
+         r"the keys of a dict of tensors must have an order, got \[1, 'b'\]"),
         (lambda x, n: df.hvp(lambda x: df.sum(x), (x,), (None,)), BadTensor, "a vector is wanted for one input"),
         (lambda x, n: df.jacobian(lambda x: x, 2)(x), BadTensor, "argnum 2 is out of range"),
     ],

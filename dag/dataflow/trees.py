@@ -32,8 +32,8 @@ def values_like(tree: Any, values: Any) -> list[Any]:
     """
     if isinstance(tree, dict):
         if not isinstance(values, dict) or set(values) != set(tree):
-            raise ValueError(f"a dict with the keys {sorted(tree)} is wanted, got {_outline(values)}")
-        return [leaf for key in sorted(tree) for leaf in values_like(tree[key], values[key])]
+            raise ValueError(f"a dict with the keys {_keys(tree)} is wanted, got {_outline(values)}")
+        return [leaf for key in _keys(tree) for leaf in values_like(tree[key], values[key])]
     if isinstance(tree, (list, tuple)):
         if not isinstance(values, (list, tuple)) or len(values) != len(tree):
             raise ValueError(f"{len(tree)} values are wanted, got {_outline(values)}")
@@ -44,7 +44,7 @@ def values_like(tree: Any, values: Any) -> list[Any]:
 def names(tree: Any, prefix: str = "") -> list[str]:
     """Return the path of each leaf, in the order of ``flatten``: ``layers.0.w``."""
     if isinstance(tree, dict):
-        return [name for key in sorted(tree) for name in names(tree[key], f"{prefix}{key}.")]
+        return [name for key in _keys(tree) for name in names(tree[key], f"{prefix}{key}.")]
     if isinstance(tree, (list, tuple)):
         return [name for at, each in enumerate(tree) for name in names(each, f"{prefix}{at}.")]
     return [] if tree is None else [prefix.rstrip(".")]
@@ -57,15 +57,22 @@ def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return rebuild([function(*each) for each in zip(leaves, *columns, strict=True)])
 
 
+def _keys(tree: dict[Any, Any]) -> list[Any]:
+    try:
+        return sorted(tree)
+    except TypeError:
+        raise ValueError(f"the keys of a dict of tensors must have an order, got {list(tree)}") from None
+
+
 def _outline(values: Any) -> str:
     if isinstance(values, dict):
-        return f"a dict with the keys {sorted(values)}"
+        return f"a dict with the keys {list(values)}"
     return f"{len(values)}" if isinstance(values, (list, tuple)) else type(values).__name__
 
 
 def _collect(tree: Any, leaves: list[Any]) -> None:
     if isinstance(tree, dict):
-        for key in sorted(tree):
+        for key in _keys(tree):
             _collect(tree[key], leaves)
     elif isinstance(tree, (list, tuple)):
         for each in tree:
@@ -76,7 +83,7 @@ def _collect(tree: Any, leaves: list[Any]) -> None:
 
 def _placed(tree: Any, leaves: Iterator[Any]) -> Any:
     if isinstance(tree, dict):
-        return {key: _placed(tree[key], leaves) for key in sorted(tree)}
+        return {key: _placed(tree[key], leaves) for key in _keys(tree)}
     if isinstance(tree, (list, tuple)):
         made = [_placed(each, leaves) for each in tree]
         if isinstance(tree, tuple):
