@@ -125,11 +125,13 @@ class Training:
 
     def run(
         self, state: State, until: int, *, save: Callable[[State], None] | None = None,
-        report: Callable[[Moment], None] | None = None, stop: Callable[[], bool] = lambda: False,
+        report: Callable[[Moment], None] | None = None, due: Callable[[], bool] = lambda: True,
+        stop: Callable[[], bool] = lambda: False,
     ) -> State:  # fmt: skip
         """Take steps until there are ``until`` of them, or until ``stop`` says so after a step; return the new state.
 
-        ``save`` gets the state after each epoch and at the end, ``report`` a moment after each step and each epoch.
+        ``save`` gets the state at the end, and after each epoch at which it is ``due``; ``report`` gets a moment after each
+        step and each epoch.
 
         Raises:
             Diverged: the loss or a parameter is no finite number; what was saved before stays.
@@ -165,7 +167,7 @@ class Training:
                         accuracy=accuracy,
                     )
                 )  # fmt: skip
-            if save is not None:
+            if save is not None and due():
                 save(self._state(params, memory, losses, checks))
                 saved = True
         final = self._state(params, memory, losses, checks)

@@ -59,7 +59,7 @@ class Mlp:
     name: ClassVar[str] = "mlp"
     doc: ClassVar[str] = "Which class a row of numbers belongs to, by layers of ReLU."
     batch: ClassVar[int] = 64
-    rates: ClassVar[Mapping[str, float]] = {"sgd": 0.1, "momentum": 0.02, "adam": 0.001}
+    rates: ClassVar[Mapping[str, float]] = {"sgd": 0.1, "momentum": 0.05, "adam": 0.001}
     data: ClassVar[str] = "a table with a column of classes, or a named set such as sklearn:digits"
 
     features: int

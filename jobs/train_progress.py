@@ -63,7 +63,10 @@ class TrainingProgress:
             line = f"epoch {moment.epoch} of {self.epochs}: loss {moment.loss:.4f}"
             if not math.isnan(moment.check_loss):
                 line += f", held out: loss {moment.check_loss:.4f}, accuracy {moment.accuracy:.1%}"
-            self.shown = self.held_back = line
+            self.held_back = line
+            self.shown = f"loss {moment.loss:.4f}"  # short: a bar shares its line
+            if not math.isnan(moment.accuracy):
+                self.shown += f", held out {moment.accuracy:.1%}"
         elif self.bars is None and now - self.spoke < STEP_LINE_EVERY_S:
             return
         if self.bars is not None:

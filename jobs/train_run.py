@@ -7,6 +7,7 @@ speaks to a person.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -62,6 +63,7 @@ READING: dict[str, dict[str, Any]] = {
 }
 """What can be said of how data are read, likewise."""
 EPOCHS = 10
+SAVE_EVERY_S = 1.0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -82,19 +84,24 @@ class Run:
         return -(-self.until // self.training.epoch_steps)
 
     def go(self, *, save_to: str | None, report: Callable[[Moment], None], stop: Callable[[], bool]) -> None:
-        """Take the steps; a file to save to is replaced after each epoch, whole.
+        """Take the steps; a file to save to is replaced at the end and after epochs, at most once a second, whole.
 
         Raises:
             Diverged, NotFinite: see ``Training.run``.
         """
 
+        last = -math.inf
+
         def keep(state: State) -> None:
+            nonlocal last
             if save_to is not None:
                 save(save_to, self.saved(state))
+            last = time.monotonic()
 
         self.state = self.training.run(
-            self.state, self.until, save=keep if save_to is not None else None, report=report, stop=stop
-        )
+            self.state, self.until, save=keep if save_to is not None else None, report=report,
+            due=lambda: time.monotonic() - last >= SAVE_EVERY_S, stop=stop,
+        )  # fmt: skip
 
     def saved(self, state: State) -> Saved:
         """Return all that a file needs, to predict and to go on."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), help="[default: float32]")
 @click.option("--backend", default="numpy", show_default=True, help="numpy, torch or torch:cuda.")
 @click.option("--check-nan", is_flag=True, help="Name the first node that makes a NaN or an infinity.")
-@click.option("--save", metavar="FILE", help="Weights, after each epoch: NAME.safetensors or NAME.arrow.")
+@click.option("--save", metavar="FILE", help="Weights, also after epochs: NAME.safetensors or NAME.arrow.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing file of weights.")
 @click.option("--resume", metavar="FILE", help="Go on from saved weights, as if there had been no break.")
 @click.option("--curve", type=click.Path(dir_okay=False), help="Draw the losses into this SVG file.")
