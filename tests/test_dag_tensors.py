@@ -104,6 +104,13 @@ def test_where_keeps_every_bit_of_what_it_chooses(dtype: str) -> None:
     assert kernel(condition, a, b[:, :1]).tobytes() == np.where(condition, a, b[:, :1]).tobytes()
 
 
+def test_a_sum_back_to_the_shape_it_has_keeps_minus_zero() -> None:
+    node = df.apply("sum_to", df.input("x", (1, 2), np.float64), shape=(2,))
+    kernel = KERNELS["numpy"]["sum_to"](node)
+    x = np.array([[-0.0, 1.0]])
+    assert kernel(x).tobytes() == kernel(x, out=np.empty(2)).tobytes() == x.tobytes()
+
+
 DTYPES = [
     np.dtype(each) for each in ("bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64")
 ]

@@ -77,11 +77,15 @@ def _sum_to_kernel(node: Tensor) -> Kernel:
     given, shape, dtype = node.inputs[0].shape, node.shape, node.dtype
     lead = len(given) - len(shape)
     axes = tuple(
-        at for at, length in enumerate(given) if at < lead or (shape[at - lead] == 1 and length != 1)
+        at for at, length in enumerate(given) if length != 1 and (at < lead or shape[at - lead] == 1)
     )
     full = kept(given, axes)
 
     def kernel(value: Any, out: Any = None) -> Any:
+        if not axes:  # nothing is added: NumPy would begin at 0, and 0 + -0.0 is 0
+            out = np.empty(shape, dtype) if out is None else out
+            np.copyto(out, value.reshape(shape))
+            return out
         if out is None:
             return ADD(value, axes, dtype, None, True).reshape(shape)
         ADD(value, axes, dtype, out.reshape(full), True)
