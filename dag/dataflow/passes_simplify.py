@@ -26,9 +26,9 @@ def simplify(graph: Graph, notes: Notes | None = None) -> Graph:
     """Return a graph without the operators that change nothing.
 
     Gone are: x * 1, x / 1, x - 0, x + -0.0 and the like where shape and dtype stay; -(-x); casts, reshapes, transposes,
-    broadcasts and sums to what is there already, or two of them that are one; ``stop_gradient`` and its kin (a ``barrier``
-    stays); a broadcast before an elementwise operator, which broadcasts by itself.  Elementwise operators on nothing but
-    broadcast values work before the broadcast.
+    broadcasts and integer sums to what is there already, or two of them that are one; ``stop_gradient`` and its kin (a
+    ``barrier`` stays); a broadcast before an elementwise operator, which broadcasts by itself.  Elementwise operators on
+    nothing but broadcast values work before the broadcast.
     """
     said = notes or Notes()
     while True:  # what one walk makes unused may be what another rule waits for
@@ -221,7 +221,12 @@ def _broadcast_to(rules: _Rules, node: Tensor) -> Tensor | None:
 
 def _sum_to(rules: _Rules, node: Tensor) -> Tensor | None:
     (inner,) = node.inputs
-    return rules.gone(node, inner, "a sum to its own shape") if inner.shape == node.shape else None
+    if inner.shape != node.shape:
+        return None
+    if node.dtype.kind == "f":
+        rules.notes.refused.append(f"{node.name} stays: a sum begins with 0.0, so -0.0 comes out as 0.0")
+        return None
+    return rules.gone(node, inner, "a sum to its own shape")
 
 
 def _mark(rules: _Rules, node: Tensor) -> Tensor | None:
