@@ -281,6 +281,22 @@ def test_kernels_write_to_out_if_it_is_given() -> None:
         assert torch.equal(torch.nan_to_num(out), torch.nan_to_num(alone)), kind
 
 
+def test_kernels_stay_on_the_device_of_their_inputs() -> None:
+    """On torch's device "meta", which has shapes and no values, arrays of two devices cannot meet either."""
+    by_ids = {
+        kind for kind in KERNELS["torch"] if "take" in kind or "scatter" in kind or "cross_entropy" in kind
+    }
+    seen = set()
+    for kind, arrays, attributes in EXAMPLES:
+        if kind in by_ids | {"one_hot"}:
+            continue  # they look at the values of ids
+        node, _ = built(kind, arrays, attributes)
+        made = KERNELS["torch"][kind](node)(*[torch.from_numpy(np.array(each)).to("meta") for each in arrays])
+        assert (made.device.type, tuple(made.shape)) == ("meta", node.shape), kind
+        seen.add(kind)
+    assert len(seen) > 45
+
+
 def a_step(rate: float = 0.1) -> tuple[Any, list[Any], Callable[[int], list[np.ndarray[Any, Any]]]]:
     """Return the outputs and inputs of a training step of a small perceptron, and a batch by its number."""
     x, labels = df.input("x", (8, 5), np.float64), df.input("labels", (8,), np.int64)
