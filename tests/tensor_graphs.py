@@ -14,6 +14,10 @@ from dag.dataflow.tables import KERNELS, TRAITS
 
 Array = np.ndarray[Any, Any]
 LENGTHS = (0, 1, 2, 3, 9)
+KINDS = (
+    "unary", "binary", "binary", "where", "cast", "reshape", "transpose", "broadcast", "slice", "barrier", "concatenate",
+    "softmax", "sum", "matmul",
+)  # fmt: skip
 UNARY = ("negative", "tanh", "exp", "absolute", "square", "sign")
 BINARY = ("add", "subtract", "multiply", "maximum")
 
@@ -55,11 +59,7 @@ def tensor_graphs(draw: st.DrawFn, *, most: int = 14) -> tuple[list[df.Tensor], 
 
 def _one_more(draw: st.DrawFn, values: list[df.Tensor]) -> df.Tensor:
     value = draw(st.sampled_from(values))
-    kind = draw(
-        st.sampled_from(
-            ["unary", "binary", "reshape", "transpose", "broadcast", "slice", "sum", "matmul", "where"]
-        )
-    )
+    kind = draw(st.sampled_from(KINDS))
     if kind == "unary":
         return df.apply(draw(st.sampled_from(UNARY)), value)
     if kind == "reshape":
@@ -75,6 +75,14 @@ def _one_more(draw: st.DrawFn, values: list[df.Tensor]) -> df.Tensor:
         return df.sum(value, draw(st.integers(0, value.ndim - 1)), keepdims=draw(st.booleans()))
     if kind == "matmul" and value.ndim >= 2:
         return value @ value.transpose(*range(value.ndim - 2), value.ndim - 1, value.ndim - 2)
+    if kind == "cast":
+        return df.astype(value, np.dtype(draw(st.sampled_from((np.float32, np.float64)))))
+    if kind == "barrier":
+        return df.barrier(value, draw(st.sampled_from(values)))
+    if kind == "concatenate" and value.ndim:
+        return df.concatenate([value, df.exp(value)], draw(st.integers(0, value.ndim - 1)))
+    if kind == "softmax" and value.ndim and value.size:
+        return df.softmax(value, draw(st.integers(0, value.ndim - 1)))
     fitting = [each for each in values if _broadcast(each.shape, value.shape)]
     other = draw(st.sampled_from(fitting))
     if kind == "where":
