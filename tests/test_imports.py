@@ -31,6 +31,13 @@ PURE = (
         if not path.match("program.py") and not path.match("on_dask.py") and not path.match("backend_*.py")
     ),
 )
+PURE += tuple(
+    f"dag/collectives/{name}.py"
+    for name in (
+        "schedule", "ring", "server", "direct", "trees", "halving", "two_level", "binomial", "plans", "check", "count", "choose",
+        "operators", "transport", "execute", "prepared", "verdicts", "buckets", "simulate",
+    )
+)  # fmt: skip
 IMPURE = {"os", "time", "threading", "fsspec", "dask", "distributed", "subprocess", "socket"}
 
 

@@ -2,9 +2,44 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .check import check
 from .count import Counts, count
+from .operators import Operator
 from .plans import algorithms, plan
 from .schedule import Schedule, Step, bounds
 
-__all__ = ["Counts", "Schedule", "Step", "algorithms", "bounds", "check", "count", "plan"]
+if TYPE_CHECKING:
+    from .comm import Comm, alone
+    from .joining import join
+    from .launching import launch
+    from .pending import Pending
+
+__all__ = [
+    "Comm",
+    "Counts",
+    "Operator",
+    "Pending",
+    "Schedule",
+    "Step",
+    "algorithms",
+    "alone",
+    "bounds",
+    "check",
+    "count",
+    "join",
+    "launch",
+    "plan",
+]
+
+#: What starts processes or waits for them is loaded when it is asked for.
+_LAZY = {"Comm": "comm", "Pending": "pending", "alone": "comm", "join": "joining", "launch": "launching"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    return value

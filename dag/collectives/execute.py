@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .schedule import FOLD, HOLD, Schedule, Step, bounds
 from .transport import Array, Fold, Gather, Send, Transport
+
+#: Elements that are folded at a time where a wider type is needed on the way: they stay in the cache.
+_WIDE_ELEMENTS = 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +20,8 @@ class RankStep:
 
     Args:
         sends: (peer, start, stop).
-        gathers: (start, stop, peers in ascending order, mode).
+        gathers: (start, stop, sources, mode): peers in ascending order, with FOLD the own rank in its place.
+        settle: fold what was held, after the gathers.
     """
 
     sends: tuple[tuple[int, int, int], ...]
@@ -25,13 +29,27 @@ class RankStep:
     settle: bool
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wide:
+    """Fold numbers of few bits in ``dtype`` and round once: for schedules in which only what ranks brought is folded.
+
+    ``finish`` is applied to the folded values before they are rounded.
+    """
+
+    dtype: np.dtype[np.generic]
+    finish: Callable[[Array], Array] | None = None
+
+
 def rank_steps(schedule: Schedule, rank: int, elements: int) -> Iterator[RankStep]:
     """Yield what ``rank`` does in each step in which it does anything; empty messages are left out on both sides."""
     at = bounds(elements, schedule.parts)
+    holds = False
     for step in schedule:
         mine = rank_step(step, rank, at)
-        if mine.sends or mine.gathers or mine.settle:
+        holds = holds or any(mode == HOLD for *_, mode in mine.gathers)
+        if mine.sends or mine.gathers or (mine.settle and holds):
             yield mine
+        holds = holds and not mine.settle
 
 
 def rank_step(step: Step, rank: int, at: Array) -> RankStep:
@@ -42,7 +60,7 @@ def rank_step(step: Step, rank: int, at: Array) -> RankStep:
     ranges: dict[tuple[int, int, int], list[int]] = {}
     for i in arriving:
         range_ = (int(at[step.start[i]]), int(at[step.stop[i]]), int(step.mode[i]))
-        ranges.setdefault(range_, []).append(int(step.src[i]))
+        ranges.setdefault(range_, [rank] if range_[2] == FOLD else []).append(int(step.src[i]))
     return RankStep(
         sends=tuple(send for send in sends if send[1] < send[2]),
         gathers=tuple((a, b, tuple(sorted(peers)), mode) for (a, b, mode), peers in ranges.items() if a < b),
@@ -50,34 +68,91 @@ def rank_step(step: Step, rank: int, at: Array) -> RankStep:
     )
 
 
-def execute(schedule: Schedule, transport: Transport, buffer: Array, fold: Fold) -> None:
-    """Run one rank's part of ``schedule`` on ``buffer``, one-dimensional and contiguous, in place."""
-    rank = transport.rank
+def execute(
+    steps: Iterable[RankStep],
+    transport: Transport,
+    buffer: Array,
+    fold: Fold | None,
+    wide: Wide | None = None,
+) -> None:
+    """Do one rank's ``steps`` on ``buffer``, one-dimensional and contiguous, in place.
+
+    Args:
+        steps: of ``rank_steps`` for as many elements as the buffer has; a tuple where they are used again.
+        wide: see there; None folds in the type of the buffer.
+    """
+    exchange, rank = transport.exchange, transport.rank
     held: dict[tuple[int, int], dict[int, Array]] = {}
-    for step in rank_steps(schedule, rank, len(buffer)):
+    for step in steps:
         sends = [Send(peer=peer, data=buffer[start:stop]) for peer, start, stop in step.sends]
-        gathers = []
-        for start, stop, peers, mode in step.gathers:
-            if mode == FOLD:
-                sources = tuple(sorted((*peers, rank)))
-                gathers.append(Gather(target=buffer[start:stop], sources=sources, fold=fold))
-                continue
-            for peer in peers:
-                target = buffer[start:stop]
-                if mode == HOLD:
-                    target = held.setdefault((start, stop), {})[peer] = np.empty_like(target)
-                gathers.append(Gather(target=target, sources=(peer,)))
-        transport.exchange(sends, gathers)
+        gathers: list[Gather] = []
+        whole: list[tuple[Array, dict[int, Array]]] = []
+        for start, stop, sources, mode in step.gathers:
+            target = buffer[start:stop]
+            if mode == FOLD and wide is None:
+                gathers.append(Gather(target=target, sources=sources, fold=fold))
+            elif mode == FOLD:
+                operands = {peer: np.empty_like(target) if peer != rank else target for peer in sources}
+                gathers += [
+                    Gather(target=operands[peer], sources=(peer,)) for peer in sources if peer != rank
+                ]
+                whole.append((target, operands))
+            elif mode == HOLD:
+                aside = held.setdefault((start, stop), {})
+                for peer in sources:
+                    aside[peer] = np.empty_like(target)
+                    gathers.append(Gather(target=aside[peer], sources=(peer,)))
+            else:
+                gathers += [Gather(target=target, sources=(peer,)) for peer in sources]
+        if sends or gathers:
+            exchange(sends, gathers)
         if step.settle:
-            for (start, stop), values in held.items():
-                fold_in_order({**values, rank: buffer[start:stop]}, buffer[start:stop], fold)
+            whole += [
+                (buffer[start:stop], {**aside, rank: buffer[start:stop]})
+                for (start, stop), aside in held.items()
+            ]
             held.clear()
+        for target, operands in whole:
+            assert fold is not None
+            fold_in_order([operands[peer] for peer in sorted(operands)], target, fold, wide)
 
 
-def fold_in_order(operands: dict[int, Array], target: Array, fold: Fold) -> None:
-    """Fold the operands in ascending order of their ranks into ``target``, which may be one of them."""
-    first, *others = (operands[rank] for rank in sorted(operands))
-    total = first.copy()
-    for operand in others:
-        fold(total, operand, total)
-    target[:] = total
+def exchange_rows(schedule: Schedule, transport: Transport, given: Array, taken: Array) -> None:
+    """Do one rank's part of an all-to-all: row d of ``given`` goes to rank d, and ``taken`` gets row s from rank s.
+
+    Both are two-dimensional and contiguous, of ``ranks`` rows; the schedule's part ``s * ranks + d`` is row d of rank s.
+    """
+    rank, ranks = transport.rank, schedule.ranks
+    at = np.arange(schedule.parts + 1)
+    for step in schedule:
+        mine = rank_step(step, rank, at)
+        sends = [
+            Send(peer=peer, data=given[part - rank * ranks]) for peer, start, stop in mine.sends for part in range(start, stop)
+        ]  # fmt: skip
+        gathers = [
+            Gather(target=taken[part // ranks], sources=sources)
+            for start, stop, sources, _ in mine.gathers
+            for part in range(start, stop)
+        ]
+        if given.shape[1] and (sends or gathers):
+            transport.exchange(sends, gathers)
+    taken[rank] = given[rank]
+
+
+def fold_in_order(operands: Sequence[Array], target: Array, fold: Fold, wide: Wide | None = None) -> None:
+    """Fold the operands from the first to the last into ``target``, which may be one of them."""
+    if wide is None:
+        first, *others = operands
+        total = first.copy()
+        for operand in others:
+            fold(total, operand, total)
+        target[:] = total
+        return
+    for start in range(0, len(target), _WIDE_ELEMENTS):
+        first, *others = (operand[start : start + _WIDE_ELEMENTS] for operand in operands)
+        total = first.astype(wide.dtype)
+        for operand in others:
+            fold(total, operand.astype(wide.dtype), total)
+        if wide.finish is not None:
+            total = wide.finish(total)
+        target[start : start + _WIDE_ELEMENTS] = total.astype(target.dtype)

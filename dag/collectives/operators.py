@@ -1,0 +1,67 @@
+"""What an all-reduce folds with: sum, mean, min, max, prod, or an element-wise function of the caller's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BadCollective
+from .schedule import Schedule
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """An associative, element-wise function of two arrays.
+
+    Args:
+        function: of two arrays of one shape and dtype, returns a third; it is called on slices of what the ranks brought.
+        commutative: the order of ranks does not matter; if False, only algorithms that keep the order run it.
+        name: what ranks compare, so that all use the same one.
+    """
+
+    function: Callable[[Array, Array], Any]
+    commutative: bool = True
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", getattr(self.function, "__name__", type(self.function).__name__))
+
+    def fold(self, left: Array, right: Array, out: Array) -> None:
+        """Put the fold of ``left`` and ``right`` into ``out``, which may be one of them."""
+        if isinstance(self.function, np.ufunc):
+            self.function(left, right, out)
+        else:
+            np.copyto(out, self.function(left, right), casting="same_kind")
+
+
+OPERATORS = {
+    "sum": Operator(np.add, name="sum"),
+    "mean": Operator(np.add, name="mean"),  # divided by the number of ranks at the end
+    "min": Operator(np.minimum, name="min"),
+    "max": Operator(np.maximum, name="max"),
+    "prod": Operator(np.multiply, name="prod"),
+}
+
+
+def operator(op: str | Operator) -> Operator:
+    """Return the operator of a name; raises BadCollective if there is none."""
+    if isinstance(op, Operator):
+        return op
+    if op not in OPERATORS:
+        raise BadCollective(f"there is no operator {op!r}; there are: {', '.join(OPERATORS)}, or an Operator")
+    return OPERATORS[op]
+
+
+def refuse(schedule: Schedule, op: Operator) -> None:
+    """Raise BadCollective if ``op`` does not commute and ``schedule`` does not keep the order of ranks."""
+    if not (op.commutative or schedule.keeps_order):
+        raise BadCollective(
+            f"operator {op.name!r} does not commute, and {schedule.algorithm} does not fold in the order of ranks"
+        )

@@ -1,0 +1,183 @@
+"""A collective made ready: its schedule, this rank's steps, and how it folds, kept for the next call of the same kind."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadCollective
+from .choose import choose, planned, ranks_per_machine
+from .execute import RankStep, Wide, rank_steps
+from .operators import Operator, operator, refuse
+from .schedule import FOLD, HOLD, Kind, Schedule
+from .transport import Array, Fold
+
+#: So many different calls are kept ready.
+_KEPT = 1024
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prepared:
+    """What is the same in each call of one kind, dtype, shape, operator and algorithm.
+
+    Args:
+        call: in words, the same at all ranks whose calls fit together.
+        signature: a number that stands for it.
+        dtype: in which the schedule runs; that of the array, or float32 where partial sums of 16 bits would travel.
+        wide: see ``execute``; there only what ranks brought travels, in 16 bits, and is folded in float32.
+        finish: what is done with the folded values, in place; None: nothing.
+    """
+
+    schedule: Schedule
+    steps: tuple[RankStep, ...]
+    call: str
+    signature: int
+    dtype: np.dtype[Any]
+    fold: Fold | None
+    wide: Wide | None
+    finish: Callable[[Array], Array] | None
+
+
+class Preparing:
+    """Makes collectives ready for one rank.
+
+    Args:
+        machines: of each rank, a name that is the same for ranks that share memory.
+    """
+
+    def __init__(self, rank: int, machines: Sequence[str]) -> None:
+        self._rank, self._ranks = rank, len(machines)
+        self._near = len(set(machines)) == 1
+        self._per_machine = ranks_per_machine(machines)
+        self._kept: dict[Any, Prepared] = {}
+
+    def prepare(
+        self,
+        kind: Kind,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        op: str | Operator | None,
+        algorithm: str | Schedule,
+        root: int = 0,
+    ) -> Prepared:
+        """Return the collective made ready.
+
+        Raises:
+            BadCollective: there is no such algorithm or operator, or they do not fit each other, the dtype or the ranks.
+        """
+        key = (kind, dtype, shape, op, algorithm, root)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._make(kind, dtype, shape, op, algorithm, root)
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            self._kept[key] = found
+        return found
+
+    def _make(
+        self,
+        kind: Kind,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        op: str | Operator | None,
+        algorithm: str | Schedule,
+        root: int,
+    ) -> Prepared:
+        elements = int(np.prod(shape, dtype=np.int64))
+        chosen = None if op is None else operator(op)
+        if chosen is not None:
+            check_operator(chosen, dtype)
+        schedule = self._schedule(kind, elements * dtype.itemsize, chosen, algorithm, root)
+        if chosen is not None:
+            refuse(schedule, chosen)
+        words = [f"{kind} of {dtype.name if dtype.isnative else dtype.str} {shape}", schedule.algorithm]
+        if isinstance(algorithm, Schedule):
+            words[-1] += f" in {schedule.parts} parts and {schedule.steps} steps"
+        if chosen is not None:
+            words.insert(1, chosen.name)
+        if kind in ("broadcast", "reduce"):
+            words.append(f"root {root}")
+        call = ", ".join(words)
+        finish = self._divide if chosen is not None and chosen.name == "mean" and self._ranks > 1 else None
+        inside, wide = dtype, None
+        if chosen is not None and chosen.name not in ("min", "max") and is_short_float(dtype):
+            if folds_once(schedule):
+                wide = Wide(dtype=np.dtype(np.float32), finish=finish)
+            else:
+                inside = np.dtype(np.float32)
+        return Prepared(
+            schedule=schedule,
+            steps=() if kind == "all_to_all" else tuple(rank_steps(schedule, self._rank, elements)),
+            call=call,
+            signature=int.from_bytes(hashlib.blake2b(call.encode(), digest_size=8).digest()) >> 1,
+            dtype=inside,
+            fold=None if chosen is None else chosen.fold,
+            wide=wide,
+            finish=finish,
+        )
+
+    def _schedule(
+        self, kind: Kind, nbytes: int, chosen: Operator | None, algorithm: str | Schedule, root: int
+    ) -> Schedule:
+        if isinstance(algorithm, Schedule):
+            schedule = algorithm
+            if (schedule.kind, schedule.ranks) != (kind, self._ranks) or schedule.root != root:
+                raise BadCollective(f"{schedule} is no {kind} over {self._ranks} ranks with root {root}")
+        else:
+            commutative = chosen is None or chosen.commutative
+            if algorithm == "auto":
+                algorithm = choose(kind, self._ranks, nbytes, commutative=commutative, near=self._near)
+            schedule = planned(kind, algorithm, self._ranks, nbytes, per_machine=self._per_machine, root=root)
+        if schedule.nodes > schedule.ranks:
+            raise BadCollective(f"{schedule} has nodes beside the ranks, which nobody plays here")
+        return schedule
+
+    def _divide(self, total: Array) -> Array:
+        np.divide(total, total.dtype.type(self._ranks), out=total)
+        return total
+
+
+def is_short_float(dtype: np.dtype[Any]) -> bool:
+    """Return whether numbers of this dtype are too coarse to be summed in it: float16, and bfloat16 and less of ml_dtypes."""
+    return dtype == np.float16 or dtype.name.startswith(("bfloat16", "float8", "float6", "float4"))
+
+
+def check_operator(op: Operator, dtype: np.dtype[Any]) -> None:
+    """Raise BadCollective if numbers of this dtype have no such fold."""
+    if op.name == "mean" and dtype.kind not in "fc" and not is_short_float(dtype):
+        raise BadCollective(
+            f"the mean of {dtype.name} is no {dtype.name}; take the sum, or an array of floats"
+        )
+    if op.name in ("sum", "prod") and dtype.kind not in "iufc" and not is_short_float(dtype):
+        raise BadCollective(
+            f"there is no {op.name} of {dtype.name}; for truth values take max (any) or min (all)"
+        )
+    if op.name in ("min", "max") and dtype.kind not in "biuf" and not is_short_float(dtype):
+        raise BadCollective(f"there is no {op.name} of {dtype.name}")
+
+
+def folds_once(schedule: Schedule) -> bool:
+    """Return whether every value is folded in a single step, of what the ranks brought: nothing partial is kept or sent."""
+    written: set[tuple[int, int]] = set()
+    held: set[tuple[int, int]] = set()
+    for step in schedule:
+        folded: set[tuple[int, int]] = set()
+        for src, dst, start, stop, mode in zip(
+            step.src.tolist(), step.dst.tolist(), step.start.tolist(), step.stop.tolist(), step.mode.tolist(), strict=True
+        ):  # fmt: skip
+            for part in range(start, stop):
+                if mode in (FOLD, HOLD) and ((src, part) in written or (dst, part) in written):
+                    return False
+                if mode != HOLD:
+                    folded.add((dst, part))
+                else:
+                    held.add((dst, part))
+        if step.settle:
+            folded |= held
+            held.clear()
+        written |= folded
+    return True
