@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from dag import Graph
 from dag import dataflow as df
 from dag.dataflow.backends import BACKENDS, backend_named
 from dag.dataflow.tables import KERNELS, SHAPES
-from dag.errors import BadTensor
+from dag.errors import BadTensor, NotFinite
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra torch)")
 torch.set_num_threads(1)
@@ -329,6 +330,26 @@ def test_a_training_loop_in_tensors_stays_on_the_device_and_gives_what_numpy_giv
         assert float(found) == pytest.approx(float(loss), rel=1e-12)
     for name in start:
         np.testing.assert_allclose(tensors[name].cpu().numpy(), arrays[name], rtol=1e-12)
+
+
+def test_a_program_on_torch_travels_and_traces_a_nan_to_its_node() -> None:
+    outputs, inputs, batch = a_step()
+    program = df.Program(outputs, inputs, backend="torch")
+    weights = {"w": floats(5, 4), "v": floats(4, 3)}
+    loss, _ = program(weights, *batch(0))
+    copy = pickle.loads(pickle.dumps(program))
+    assert copy(weights, *batch(0))[0] == loss
+
+    x = df.input("x", (3,), np.float64)
+    with df.scope("model"):
+        root = df.sqrt(x)
+    watched = df.Program(df.exp(root) + 1, [x], backend="torch", check_nan=True)
+    assert watched(np.array([0.0, 1.0, 4.0])).shape == (3,)
+    for value in (np.array([1.0, -1.0, 4.0]), torch.tensor([1.0, -1.0, 4.0], dtype=torch.float64)):
+        with pytest.raises(
+            NotFinite, match=r"'model/sqrt_\d+' \(sqrt, float64 \(3,\)\) made 1 NaN of 3 elements"
+        ):
+            watched(value)
 
 
 def test_a_tensor_that_is_on_the_device_is_not_copied_on_the_way_in() -> None:
