@@ -119,23 +119,39 @@ def _part(index: tuple[int | slice, ...], shape: tuple[int, ...], whole: tuple[i
 
 
 def _places(
-    steps: Sequence[Step], made: Sequence[Tensor], inputs: int
+    node: Tensor, steps: Sequence[Step], made: Sequence[Tensor]
 ) -> tuple[list[int], list[np.dtype[Any]]]:
-    """Return where each step but the last leaves its value, and the dtypes of these places; a place is used again."""
+    """Return where each step leaves its value, and the dtypes of the places between; a place is used again.
+
+    The number after the last place is the result itself, where a value may lie before its time from the last step on that reads
+    an input over which the result may be written: one of its shape and dtype.
+    """
+    inputs = len(node.inputs)
+    overwritten = {
+        number
+        for number, each in enumerate(node.inputs)
+        if each.shape == node.shape and each.dtype == node.dtype
+    }
+    opens = max((at for at, step in enumerate(steps) if overwritten.intersection(step.operands)), default=0)
     last = {number: at for at, step in enumerate(steps) for number in step.operands}
+    result = -1
     places: list[int] = []
     dtypes: list[np.dtype[Any]] = []
-    free: list[int] = []
-    for at, (step, node) in enumerate(zip(steps[:-1], made, strict=False)):
+    free = [result]
+    for at, (step, each) in enumerate(zip(steps[:-1], made, strict=False)):
         free += [places[n - inputs] for n in dict.fromkeys(step.operands) if n >= inputs and last[n] == at]
-        place = next((each for each in reversed(free) if dtypes[each] == node.dtype), None)
+        if result in free and each.dtype == node.dtype and at >= opens:
+            place: int | None = result
+        else:
+            fits = (one for one in reversed(free) if one != result and dtypes[one] == each.dtype)
+            place = next(fits, None)
         if place is None:
             place = len(dtypes)
-            dtypes.append(node.dtype)
+            dtypes.append(each.dtype)
         else:
             free.remove(place)
         places.append(place)
-    return places, dtypes
+    return [len(dtypes) if place == result else place for place in [*places, result]], dtypes
 
 
 #: Memory for what is between the steps, of calls that are over: as large as the largest has needed, one for each thread that has
@@ -167,9 +183,9 @@ def _numpy_rule(node: Tensor) -> Kernel:
     most = max(1, BLOCK_BYTES // max(each.dtype.itemsize for each in made))
     rows, indices = blocks_of(shape, most)
     parts = [[_part(index, each.shape, shape) for each in node.inputs] for index in indices]
-    places, dtypes = _places(steps, made, count)
+    places, dtypes = _places(node, steps, made)
     # Registers: the inputs, the places between, and at last the result.
-    target = [count + place for place in places] + [count + len(dtypes)]
+    target = [count + place for place in places]
     calls = []
     for each, step, place in zip(made, steps, target, strict=True):
         first, *others = [n if n < count else target[n - count] for n in step.operands]
