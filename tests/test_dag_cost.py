@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dag import Graph
+from dag import Graph, Node, Op
 from dag import dataflow as df
 from dag.dataflow.backends import BACKENDS, copies
 from dag.dataflow.cost import show_count
 from dag.dataflow.tables import KERNELS
 from dag.dataflow.trees import flatten
+from dag.errors import BadTensor
 
 PRODUCTS = ("matmul",)
 sizes = st.integers(1, 9)
@@ -189,6 +190,17 @@ def test_a_count_is_shown_with_three_digits(count: int) -> None:
     shown = float(number) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}[unit]
     assert shown == pytest.approx(count, rel=6e-3)
     assert float(number) < 1001
+
+
+def test_trees_of_tensors_do_for_graphs_and_anything_else_is_told() -> None:
+    x = df.input("x", (3, 4))
+    tree = {"a": [df.exp(x), x + 1], "b": x * 2}
+    for ask in (df.total_cost, df.flops, df.describe, df.draw_text, df.draw_svg):
+        assert ask(tree) == ask(graph_of(tree))
+        with pytest.raises(BadTensor, match=r"a graph of tensors is wanted, got Node\('a', read\) in it"):
+            ask(Graph((Node(name="a", op=Op(kind="read")),)))
+        with pytest.raises(BadTensor, match="a graph of tensors is wanted, got 3 in it"):
+            ask([x, 3])
 
 
 def test_a_graph_of_one_input_costs_nothing() -> None:

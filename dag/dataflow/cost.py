@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ..graph import Graph
 from ..units import show_bytes
 from .draw import numbered
+from .inputs import graph_of
 from .memory_plan import plan_memory
 from .tables import TRAITS
 from .tensor import Tensor, show
@@ -61,20 +63,20 @@ def cost_of(node: Tensor) -> Cost:
     )
 
 
-def flops(graph: Graph, kinds: tuple[str, ...] = ()) -> int:
+def flops(graph: Graph | Any, kinds: tuple[str, ...] = ()) -> int:
     """Return the floating-point operations of ``graph``, with ``kinds`` only those of these operators.
 
-    Multiplying and adding are two, as in the counts of the literature.
+    Multiplying and adding are two, as in the counts of the literature.  Here and below ``graph`` may be a tree of tensors too.
     """
     return sum(cost_of(node).flops for node in _tensors(graph) if not kinds or node.op.kind in kinds)
 
 
-def total_cost(graph: Graph) -> Cost:
+def total_cost(graph: Graph | Any) -> Cost:
     """Return what all nodes of ``graph`` compute and move."""
     return sum((cost_of(node) for node in _tensors(graph)), Cost())
 
 
-def describe(graph: Graph, *, rows: int = 20) -> str:
+def describe(graph: Graph | Any, *, rows: int = 20) -> str:
     """Return a table of what the nodes cost, those with the most operations and bytes first, and what all of them do.
 
     Nodes are named as in drawings; those that compute and move nothing, views above all, have no line.
@@ -82,7 +84,7 @@ def describe(graph: Graph, *, rows: int = 20) -> str:
     ``rows`` nodes have a line each, the others share one.  The last line says what must be in memory at once,
     as ``plan_memory`` has it.
     """
-    costs = {node: cost_of(node) for node in _tensors(numbered(graph)) if node.op.kind not in GIVEN}
+    costs = {node: cost_of(node) for node in _tensors(numbered(graph_of(graph))) if node.op.kind not in GIVEN}
     ranked = sorted(
         (node for node in costs if costs[node] != Cost()),
         key=lambda node: (-costs[node].flops, -costs[node].moved_bytes),
@@ -101,7 +103,7 @@ def describe(graph: Graph, *, rows: int = 20) -> str:
         ).rstrip()
         for line in lines
     ]
-    plan = plan_memory(graph)
+    plan = plan_memory(graph_of(graph))
     given = show_bytes(plan.input_bytes + plan.constant_bytes)
     alive = f"{len(costs):,} nodes to compute; at most {show_bytes(plan.peak_bytes)} alive beside inputs of {given}"
     return "\n".join([*table, "", alive])
@@ -122,8 +124,8 @@ def show_count(count: int) -> str:
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {'kMGTPE'[power - 1]}"
 
 
-def _tensors(graph: Graph) -> Iterator[Tensor]:
-    for node in graph.nodes:
+def _tensors(graph: Graph | Any) -> Iterator[Tensor]:
+    for node in graph_of(graph).nodes:
         assert isinstance(node, Tensor)
         yield node
 

@@ -6,28 +6,32 @@ Names of nodes are numbered afresh within a drawing, so that the same formula gi
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from .. import draw
 from ..graph import Graph
+from .inputs import graph_of
 from .regions import scope_of
 from .tensor import Tensor
 
 GRADIENT = ("gradient",)
 
 
-def draw_svg(graph: Graph, *, title: str = "", limit: int = 120) -> str:
-    """Return a picture of ``graph`` as the text of an SVG file, data flowing down; see ``dag.draw_svg``.
+def draw_svg(graph: Graph | Any, *, title: str = "", limit: int = 120) -> str:
+    """Return a picture of a graph, or of a tree of tensors, as the text of an SVG file, data flowing down; see ``dag.draw_svg``.
 
     Above ``limit`` nodes, those of one ``scope`` share a box, and so do inputs whose names are alike up to the last dot.
     """
+    graph = graph_of(graph)
     drawn = numbered(graph, by_scope=len(graph) > limit)
     return draw.draw_svg(drawn, title=title, limit=limit, apart=GRADIENT)
 
 
-def draw_text(graph: Graph, *, limit: int = 120, width: int | None = None) -> str:
-    """Return a drawing of ``graph`` for a terminal; see ``dag.draw_text``.  Above ``limit`` nodes, a scope has one line."""
+def draw_text(graph: Graph | Any, *, limit: int = 120, width: int | None = None) -> str:
+    """Return a drawing of the same for a terminal; see ``dag.draw_text``.  Above ``limit`` nodes, a scope has one line."""
+    graph = graph_of(graph)
     return draw.draw_text(numbered(graph, by_scope=len(graph) > limit), limit=limit, width=width)
 
 

@@ -1,4 +1,4 @@
-"""Inputs for whole trees of arrays at once: parameters, the state of an optimiser."""
+"""Trees at the border of a graph: inputs for whole trees of arrays at once, and the graph of a tree of tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .tensor import input
+from ..errors import BadTensor
+from ..graph import Graph
+from .tensor import Tensor, input
 from .trees import flatten, names
 
 
@@ -24,3 +26,17 @@ def inputs_like(tree: Any, prefix: str = "") -> Any:
             for name, array in zip(names(tree), arrays, strict=True)
         ]
     )
+
+
+def graph_of(outputs: Any) -> Graph:
+    """Return the graph of a tensor, or of nested dicts, lists and tuples of tensors; a graph of tensors as it is.
+
+    Raises:
+        BadTensor: there is anything else in it.
+    """
+    graph = outputs if isinstance(outputs, Graph) else None
+    leaves = graph.nodes if graph is not None else flatten(outputs)[0]
+    for each in leaves:
+        if not isinstance(each, Tensor):
+            raise BadTensor(f"a graph of tensors is wanted, got {each!r:.60} in it")
+    return graph if graph is not None else Graph(tuple(leaves))
