@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobs.sizes import say_count
+
 from .options import INPUT_FORMAT
 
 if TYPE_CHECKING:
@@ -170,15 +172,16 @@ class Signals:
 
 def say_start(run: Run) -> str:
     """Return what is about to be trained on what."""
-    training = run.training
     from jobs.train_models import count_parameters
+
+    training = run.training
 
     count = count_parameters(run.state.params)
     held = f", {len(training.held_out):,} held out" if training.held_out is not None else ""
     begun = f"; going on after step {run.state.step:,}" if run.state.step else ""
     return (
         f"{training.model.name} with {count:,} parameters on {len(training.examples):,} {run.data.what}s{held}, "
-        f"{training.epoch_steps:,} steps an epoch{begun}"
+        f"{say_count(training.epoch_steps, 'step')} an epoch{begun}"
     )
 
 
@@ -195,7 +198,8 @@ def say_end(result: dict[str, Any], run: Run) -> str:
     else:
         whole += f", accuracy {result['accuracy']:.1%} on what it learned from"
     rate = f", {result['examples_per_s']:,.0f} {unit}/s" if result["examples_per_s"] else ""
-    return f"{whole}; {result['epochs']:g} epochs, {show_seconds(result['seconds'])}{rate}"
+    epochs = f"{result['epochs']:.4g} epoch{'' if result['epochs'] == 1 else 's'}"
+    return f"{whole}; {epochs}, {show_seconds(result['seconds'])}{rate}"
 
 
 def say_resume(wanted: Wanted, save: str, run: Run) -> str:
