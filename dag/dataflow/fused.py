@@ -78,11 +78,15 @@ def stepwise(node: Tensor, backend: str) -> Kernel:
     """Return the kernel that runs the steps one after the other, each over the whole array, on a backend."""
     kernels = [kernel_rule(each.op.kind, backend)(each) for each in unfused(node)]
     steps: tuple[Step, ...] = node.op.attributes["steps"]
+    last = {number: at for at, step in enumerate(steps) for number in step.operands}
+    over = [[number for number in set(step.operands) if last[number] == at] for at, step in enumerate(steps)]
 
     def kernel(*inputs: Any, out: Any = None) -> Any:
         values = list(inputs)
-        for run, step in zip(kernels[:-1], steps[:-1], strict=True):
+        for run, step, unused in zip(kernels[:-1], steps[:-1], over[:-1], strict=True):
             values.append(run(*[values[number] for number in step.operands]))
+            for number in unused:
+                values[number] = None
         return kernels[-1](*[values[number] for number in steps[-1].operands], out=out)
 
     return kernel
