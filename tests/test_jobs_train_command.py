@@ -210,6 +210,7 @@ def test_a_loss_that_is_nan_points_to_check_nan_which_names_the_node(mr: MrComma
     assert said.endswith("a smaller --learning-rate may help; --check-nan names the first node that makes it")
     named = mr(*wild, "--check-nan").complaint
     assert re.match(r"training: epoch 2, step 1 of 1: 'layer1/matmul_\d+' \(matmul, .* made \d+ NaN", named)
+    assert "; input 'params.1.weights' (512, 512) from -" in named
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,8 @@ def _guilty_step(
 
 
 def _origin(source: Tensor, value: Any) -> str:
+    while source.op.kind == "identity" and not source.op.attributes:  # what grad puts before each parameter
+        source = source.inputs[0]
     where = "" if source.op.kind in ("input", "constant") else f" ({source.op.kind})"
     extent = (
         f" from {value.min():.6g} to {value.max():.6g}" if source.size and source.dtype.kind in "fiu" else ""
