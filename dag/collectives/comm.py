@@ -24,7 +24,7 @@ from .operators import Operator
 from .pending import Background, Pending
 from .prepared import Prepared, Preparing
 from .schedule import Schedule, bounds
-from .transport import Array, Transport
+from .transport import Array, FoldsAndShares, Transport
 
 Value = TypeVar("Value")
 Op = str | Operator
@@ -48,6 +48,7 @@ class Comm:
         self.rank, self.size = transport.rank, transport.size
         #: What carries the bytes, for those who count them.
         self.transport = transport
+        self._sharing = transport if isinstance(transport, FoldsAndShares) else None
         self._lookout = lookout
         self._background = Background()
         self._preparing = Preparing(self.rank, machines)
@@ -198,9 +199,9 @@ class Comm:
             self._lookout.end()
 
     def _move(self, prepared: Prepared, x: Array) -> Array:
-        flat = x.reshape(-1)
+        flat = np.ascontiguousarray(x).reshape(-1)
         execute(prepared.steps, self.transport, flat, None)
-        if flat.size and not np.may_share_memory(flat, x) and x.flags.writeable:
+        if not x.flags.c_contiguous and x.flags.writeable:
             x[...] = flat.reshape(x.shape)
         return x
 
@@ -220,17 +221,24 @@ class Comm:
         return x
 
     def _fold_as(self, prepared: Prepared, x: Array, part: slice) -> Array:
-        flat = x.reshape(-1)
+        flat = np.ascontiguousarray(x).reshape(-1)
         # A copy where the array is not contiguous or where the schedule folds in a wider type.
         buffer = flat.astype(prepared.dtype, copy=False)
-        execute(prepared.steps, self.transport, buffer, prepared.fold, prepared.wide)
-        if prepared.finish is not None and prepared.wide is None:
-            prepared.finish(buffer[part])
+        if not self._fold_and_share(prepared, buffer):
+            execute(prepared.steps, self.transport, buffer, prepared.fold, prepared.wide)
+            if prepared.finish is not None and prepared.wide is None:
+                prepared.finish(buffer[part])
         if buffer is not flat:
             flat[part] = buffer[part]
         if not x.flags.c_contiguous:
             x[...] = flat.reshape(x.shape)
         return x
+
+    def _fold_and_share(self, prepared: Prepared, buffer: Array) -> bool:
+        """Run the schedule as one, where it is of that kind and the transport has a better way than its two steps."""
+        if not prepared.shares or self._sharing is None or prepared.fold is None:
+            return False
+        return self._sharing.fold_and_share(buffer, prepared.fold, prepared.finish)
 
 
 def alone() -> Comm:

@@ -13,7 +13,7 @@ from ..errors import BadCollective
 from .choose import choose, planned, ranks_per_machine
 from .execute import RankStep, Wide, rank_steps
 from .operators import Operator, operator, refuse
-from .schedule import FOLD, HOLD, Kind, Schedule
+from .schedule import FOLD, HOLD, REPLACE, Kind, Schedule
 from .transport import Array, Fold
 
 #: So many different calls are kept ready.
@@ -30,6 +30,7 @@ class Prepared:
         dtype: in which the schedule runs; that of the array, or float32 where partial sums of 16 bits would travel.
         wide: see ``execute``; there only what ranks brought travels, in 16 bits, and is folded in float32.
         finish: what is done with the folded values, in place; None: nothing.
+        shares: the schedule folds part r at rank r, and gives it to all: see ``FoldsAndShares``.
     """
 
     schedule: Schedule
@@ -40,6 +41,7 @@ class Prepared:
     fold: Fold | None
     wide: Wide | None
     finish: Callable[[Array], Array] | None
+    shares: bool
 
 
 class Preparing:
@@ -118,6 +120,7 @@ class Preparing:
             fold=None if chosen is None else chosen.fold,
             wide=wide,
             finish=finish,
+            shares=wide is None and folds_and_shares(schedule),
         )
 
     def _schedule(
@@ -143,7 +146,7 @@ class Preparing:
 
 def is_short_float(dtype: np.dtype[Any]) -> bool:
     """Return whether numbers of this dtype are too coarse to be summed in it: float16, and bfloat16 and less of ml_dtypes."""
-    return dtype == np.float16 or dtype.name.startswith(("bfloat16", "float8", "float6", "float4"))
+    return dtype == np.float16 or dtype.name.startswith(("bfloat16", "float8_", "float6_", "float4_"))
 
 
 def check_operator(op: Operator, dtype: np.dtype[Any]) -> None:
@@ -158,6 +161,24 @@ def check_operator(op: Operator, dtype: np.dtype[Any]) -> None:
         )
     if op.name in ("min", "max") and dtype.kind not in "biuf" and not is_short_float(dtype):
         raise BadCollective(f"there is no {op.name} of {dtype.name}")
+
+
+def folds_and_shares(schedule: Schedule) -> bool:
+    """Return whether all of it is: everyone gives part r to rank r, which folds it in the order of ranks and gives it to all."""
+    ranks = schedule.ranks
+    if (schedule.kind, schedule.nodes, schedule.parts, schedule.steps) != ("allreduce", ranks, ranks, 2):
+        return False
+    pairs = {(src, dst) for src in range(ranks) for dst in range(ranks) if src != dst}
+    for step, mode, part in zip(schedule, (FOLD, REPLACE), ("dst", "src"), strict=True):
+        if len(step) != len(pairs) or set(zip(step.src.tolist(), step.dst.tolist(), strict=True)) != pairs:
+            return False
+        if not (
+            np.array_equal(step.start, getattr(step, part)) and np.array_equal(step.stop, step.start + 1)
+        ):
+            return False
+        if not (step.mode == mode).all():
+            return False
+    return True
 
 
 def folds_once(schedule: Schedule) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
@@ -108,3 +108,16 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Give everything back; peers may still be reading what was sent before."""
+
+
+@runtime_checkable
+class FoldsAndShares(Protocol):
+    """A transport that can do both steps of a sharded all-reduce at once, in which rank r folds part r and gives it to all."""
+
+    def fold_and_share(
+        self, buffer: Array, fold: Fold, finish: Callable[[Array], object] | None = None
+    ) -> bool:
+        """Fold the buffers of all ranks, in the order of ranks, into all of them; ``finish`` changes the folded values in place.
+
+        Returns False, at all ranks and with nothing done, where exchanges are the better way.  Raises as ``exchange``.
+        """

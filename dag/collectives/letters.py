@@ -1,0 +1,206 @@
+"""Flags and letters in shared memory: how ranks of one machine tell each other where data lies, and wait for it.
+
+The head of each rank's arena is written by that rank alone, save for the word by which it is woken.  For each peer it
+has a line that counts what was taken from that peer, and a ring of letters to it.  A letter is one cache line; its
+number is stored last, so whoever sees the number sees the rest.  Short data lies in the arena, in a place of the letter's own.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .arena import Arena
+from .peer_memory import ring, sleep_while
+from .transport import Watch
+
+#: Words of a cache line.
+LINE = 8
+#: Letters to one peer that may be under way; a power of two.
+LETTERS = 8
+#: Data up to so many bytes goes with the letter: two copies cost less than asking the system.
+SHORT_BYTES = 16 << 10
+#: Where the data of a letter lies: in the writer's arena, in its own memory, or block by block in its arena.
+SHARED, PRIVATE, STAGED = 1, 2, 3
+
+ASLEEP, CHECK, FIRST_BOX = 0, LINE, 2 * LINE
+TAKEN, READABLE, BOX_WORDS = 0, 1, (1 + LETTERS) * LINE
+
+#: A rank that waits looks so often before it lets others run, so long before it sleeps, and sleeps so long at most.
+LOOKS = 200
+YIELD_S = 200e-6
+SLEEP_S = 1e-3
+LONG_SLEEP_S = 5e-3
+
+#: A word of a peer that is waited for: (peer, words, index, at least this).
+Flag = tuple[int, memoryview, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letter:
+    """What a rank tells a peer: where data lies."""
+
+    signature: int
+    kind: int
+    where: int
+    nbytes: int
+
+
+def head_bytes(size: int) -> int:
+    """Return how long the head of an arena is for ``size`` ranks."""
+    return _short_at(size, size, 0)
+
+
+def _short_at(size: int, peer: int, number: int) -> int:
+    """Return where in the arena the short data of a letter lies."""
+    flags = (FIRST_BOX + size * BOX_WORDS) * 8
+    return -(-flags // 4096) * 4096 + (peer * LETTERS + number % LETTERS) * SHORT_BYTES
+
+
+class Box:
+    """This rank's side of the letters to and from ``peer``."""
+
+    def __init__(self, rank: int, peer: int, size: int, own: Arena, other: Arena, pid: int) -> None:
+        self.peer = peer
+        self.arena = other
+        self._rank, self._size = rank, size
+        self._own, self._other = own.words(), other.words()
+        self._own_box = FIRST_BOX + peer * BOX_WORDS
+        self._other_box = FIRST_BOX + rank * BOX_WORDS
+        self._other_bed = other.address + ASLEEP * 8
+        self._pidfd = os.pidfd_open(pid)
+        self._death = select.poll()
+        self._death.register(self._pidfd, select.POLLIN)
+        self.written = self.taken = 0
+
+    def mine(self) -> int:
+        """Return whose arena this is, by the number that its owner put there."""
+        return self._other[CHECK]
+
+    def room(self) -> bool:
+        """Return whether another letter may be written."""
+        return self.written - self._other[self._other_box + TAKEN] < LETTERS
+
+    def has_room(self) -> Flag:
+        """Return the flag that says so."""
+        return self.peer, self._other, self._other_box + TAKEN, self.written + 1 - LETTERS
+
+    def short(self) -> int:
+        """Return where in the own arena the short data of the next letter goes."""
+        return _short_at(self._size, self.peer, self.written + 1)
+
+    def write(self, signature: int, kind: int, where: int, nbytes: int) -> None:
+        """Write a letter, for which there is room, and wake the peer."""
+        self.written += 1
+        at = self._own_box + LINE * (1 + self.written % LETTERS)
+        words = self._own
+        words[at + 1], words[at + 2], words[at + 3], words[at + 4] = signature, kind, where, nbytes
+        words[at] = self.written
+        self._wake()
+
+    def arrival(self, ahead: int = 1) -> Flag:
+        """Return the flag of the next letter, or of one after it."""
+        number = self.taken + ahead
+        return self.peer, self._other, self._other_box + LINE * (1 + number % LETTERS), number
+
+    def letter(self, ahead: int = 1) -> Letter:
+        """Return the letter that has arrived at that flag."""
+        at = self.arrival(ahead)[2]
+        words = self._other
+        return Letter(signature=words[at + 1], kind=words[at + 2], where=words[at + 3], nbytes=words[at + 4])
+
+    def take(self) -> None:
+        """Tell the peer that its next letter is done with: what it told of may change."""
+        self.taken += 1
+        self._own[self._own_box + TAKEN] = self.taken
+        self._wake()
+
+    def receipt(self, number: int) -> Flag:
+        """Return the flag that letter ``number`` is done with at the peer."""
+        return self.peer, self._other, self._other_box + TAKEN, number
+
+    def tell_readable(self, readable: bool) -> None:
+        """Tell the peer whether its own memory can be read from here."""
+        self._own[self._own_box + READABLE] = 2 if readable else 1
+        self._wake()
+
+    def told_readable(self) -> Flag:
+        """Return the flag that the peer has told whether it can read this rank's memory."""
+        return self.peer, self._other, self._other_box + READABLE, 1
+
+    def readable(self) -> bool:
+        """Return what it told."""
+        return self._other[self._other_box + READABLE] == 2
+
+    def dead(self) -> bool:
+        """Return whether the peer's process has ended."""
+        return bool(self._death.poll(0))
+
+    def close(self) -> None:
+        """Close what watches the peer."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def _wake(self) -> None:
+        if self._other[ASLEEP]:
+            self._other[ASLEEP] = 0
+            ring(self._other_bed)
+
+
+class Waiting:
+    """How a rank waits for words of its peers: it looks, then lets others run, then sleeps, and says so to its watch."""
+
+    def __init__(self, own: Arena, watch: Watch, size: int) -> None:
+        self._words, self._bed = own.words(), own.address + ASLEEP * 8
+        self._watch = watch
+        # With fewer cores than ranks the one that is waited for may need this one's.
+        self._looks = LOOKS if size <= len(os.sched_getaffinity(0)) else 1
+
+    def wait(
+        self, flags: Sequence[Flag], boxes: dict[int, Box], meanwhile: Callable[[], None] | None = None
+    ) -> None:
+        """Return when each flag's word has reached its value; ``meanwhile`` is called each time before looking again.
+
+        Raises:
+            RankFailed, BadCollective: what the watch raised; a peer that is missing and has ended is told to it.
+        """
+        for _ in range(self._looks):
+            if meanwhile is not None:
+                meanwhile()
+            flags = [flag for flag in flags if flag[1][flag[2]] < flag[3]]
+            if not flags:
+                return
+        begun = time.monotonic()
+        seconds, sleep_s = 0.0, SLEEP_S
+        while True:
+            ended: list[int] = []
+            if seconds < YIELD_S:
+                os.sched_yield()
+            else:
+                self._sleep(flags, sleep_s)
+                sleep_s = min(LONG_SLEEP_S, sleep_s * 1.2)
+                ended = [flag[0] for flag in flags if boxes[flag[0]].dead()]
+            if meanwhile is not None:
+                meanwhile()
+            flags = [flag for flag in flags if flag[1][flag[2]] < flag[3]]
+            if not flags:
+                return
+            seconds = time.monotonic() - begun
+            # What it did before it ended counts: so its flag is looked at once more after its end was seen.
+            missing = {flag[0] for flag in flags}
+            for peer in ended:
+                if peer in missing:
+                    self._watch.lost(peer, "has ended: its process is gone")
+            if seconds >= YIELD_S:
+                self._watch.waited(seconds, missing)
+
+    def _sleep(self, flags: Sequence[Flag], at_most_s: float) -> None:
+        self._words[ASLEEP] = 1
+        # A peer may have stored its flag before it could see that this rank goes to sleep.
+        if all(flag[1][flag[2]] < flag[3] for flag in flags):
+            sleep_while(self._bed, 1, at_most_s)
+        self._words[ASLEEP] = 0
