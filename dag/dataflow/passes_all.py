@@ -14,7 +14,9 @@ from .passes_verify import verify
 MOST_ROUNDS = 20
 
 
-def optimise(graph: Graph, *, fused: bool = True, check: bool = False) -> Rewritten:
+def optimise(
+    graph: Graph, *, fused: bool = True, least_fused_bytes: int = 0, check: bool = False
+) -> Rewritten:
     """Return the graph after all passes, and what they did and declined, a line each.
 
     Simplifying comes first, since it makes equals look equal; then what is there twice goes; then constants are folded, which
@@ -23,6 +25,7 @@ def optimise(graph: Graph, *, fused: bool = True, check: bool = False) -> Rewrit
 
     Args:
         fused: fuse at last; without, every node can still be watched by itself.
+        least_fused_bytes: fuse only what has a result of this size or more.
         check: verify the graph before and after every pass.
 
     Raises:
@@ -39,7 +42,7 @@ def optimise(graph: Graph, *, fused: bool = True, check: bool = False) -> Rewrit
         if len(notes.applied) == done:
             break
     if fused:
-        graph = checked(fuse(graph, notes))
+        graph = checked(fuse(graph, notes, least_bytes=least_fused_bytes))
     return Rewritten(graph=graph, applied=tuple(notes.applied), refused=tuple(dict.fromkeys(notes.refused)))
 
 

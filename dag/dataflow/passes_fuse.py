@@ -43,16 +43,18 @@ class _Order:
     careful: bool
 
 
-def fuse(graph: Graph, notes: Notes | None = None) -> Graph:
+def fuse(graph: Graph, notes: Notes | None = None, *, least_bytes: int = 0) -> Graph:
     """Return a graph in which elementwise operators of one shape, single-used between them, are one ``fused`` operator each.
 
-    A fused operator has no derivative.  Groups that would raise the planned peak of memory (``plan_memory``) are not fused.
+    A fused operator has no derivative.  Groups that would raise the planned peak of memory (``plan_memory``) are not fused, nor
+    are those whose result has fewer than ``least_bytes``.
     """
     said = notes or Notes()
     ways: list[tuple[int, list[_Group], list[_Group], Notes]] = []
     for careful in (False, True):
         heard = Notes()
-        groups = _groups(graph, heard, careful=careful)
+        found = _groups(graph, heard, careful=careful)
+        groups = [group for group in found if group.root.size_bytes >= least_bytes]
         fused, left = _affordable(graph, groups)
         ways.append((sum(len(group.members) - 1 for group in fused), fused, left, heard))
         if not left:
