@@ -10,7 +10,7 @@ from .passes_fuse import fuse
 from .passes_simplify import simplify
 from .passes_verify import verify
 
-#: Each round leaves less than it found; a graph of 10,000 nodes has been seen to need three.
+#: Rounds end when nothing changes, as each leaves less than it found; this only bounds them.
 MOST_ROUNDS = 20
 
 
