@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -107,6 +108,29 @@ def test_a_fused_operator_has_no_derivative_and_says_what_to_do() -> None:
     (output,) = df.fuse(Graph((df.exp(x) * 2,))).outputs
     with pytest.raises(NotDifferentiable, match="is fused: take the gradient first, and fuse afterwards"):
         df.pull_back([output], [df.exp(x)], [x])  # type: ignore[list-item]
+
+
+def test_small_results_are_left_alone_where_that_is_asked() -> None:
+    small, large = df.input("small", (5,), np.float64), df.input("large", (6,), np.float64)
+    made = df.fuse(Graph((df.exp(small) * 2, df.exp(large) * 2)), least_bytes=48)
+    assert [node.op.kind for node in made.nodes if node.inputs] == ["exp", "multiply", "fused"]
+
+
+@pytest.mark.parametrize("reads_late", [False, True])
+def test_steps_need_no_room_where_no_input_under_the_result_is_read_later(
+    monkeypatch: pytest.MonkeyPatch, reads_late: bool
+) -> None:
+    monkeypatch.setattr(fused_module, "_rooms", [])
+    x = df.input("x", (10_000,), np.float64)
+    (node,) = df.fuse(Graph(((df.exp(x) * 2 + 1) * (x if reads_late else 3),))).outputs
+    kernel = df.tables.KERNELS["numpy"]["fused"](node)
+    values, out = np.linspace(0, 1, 10_000), np.empty(10_000)
+    tracemalloc.start()
+    kernel(values, *[each.op.attributes["value"] for each in node.inputs[1:]], out=out)  # type: ignore[attr-defined]
+    taken_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (taken_bytes > 80_000) == reads_late
+    assert np.array_equal(out, (np.exp(values) * 2 + 1) * (values if reads_late else 3))
 
 
 def test_fusion_does_not_keep_what_could_be_freed() -> None:
