@@ -28,8 +28,8 @@ Array = Any
 Step = Callable[[], float]
 
 
-def median_seconds(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Return the median seconds of each contender, one call of each in turn."""
+def seconds_of(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of each round of each contender, one call of each in turn."""
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for each in contenders.values():
         each()
@@ -39,7 +39,12 @@ def median_seconds(contenders: Mapping[str, Callable[[], object]], rounds: int) 
             start = time.perf_counter()
             each()
             taken[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in taken.items()}
+    return taken
+
+
+def median_seconds(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Return the median seconds of each contender, one call of each in turn."""
+    return {name: statistics.median(times) for name, times in seconds_of(contenders, rounds).items()}
 
 
 def parameters(layers: Sequence[int], seed: int = 0) -> list[tuple[Array, Array]]:
@@ -235,7 +240,7 @@ def measure_interpreter(nodes: int = 1000, rounds: int = 200) -> dict[str, float
 def measure_utilisation(width: int = 2048, batch: int = 2048, rounds: int = 5) -> dict[str, float]:
     """Return the model's FLOPs per second in a step of three layers of one width, the peak, and their ratio (MFU).
 
-    The peak is that of a float32 product of two ``width`` x ``width`` matrices into an array that is there.  The model's
+    The peak is the best of all rounds of a float32 product of two ``width`` x ``width`` matrices into an array that is there.  The model's
     operations are those of its matrix products alone, forward and backward, less the gradient by the points, which nobody
     needs; what is computed beside them counts as lost time.
     """
@@ -244,10 +249,10 @@ def measure_utilisation(width: int = 2048, batch: int = 2048, rounds: int = 5) -
     left, right = (rng.standard_normal((width, width), dtype=np.float32) for _ in range(2))
     out = np.empty((width, width), np.float32)
     program = by_program(layers, batch)
-    taken = median_seconds({"product": lambda: np.matmul(left, right, out=out), "step": program}, rounds)
+    taken = seconds_of({"product": lambda: np.matmul(left, right, out=out), "step": program}, rounds)
     products = 3 * (len(layers) - 1) - 1
-    peak = 2 * width**3 / taken["product"]
-    reached = products * 2 * batch * width**2 / taken["step"]
+    peak = 2 * width**3 / min(taken["product"])
+    reached = products * 2 * batch * width**2 / statistics.median(taken["step"])
     return {"peak FLOP/s": peak, "model FLOP/s": reached, "MFU": reached / peak}
 
 
