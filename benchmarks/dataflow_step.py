@@ -240,9 +240,9 @@ def measure_interpreter(nodes: int = 1000, rounds: int = 200) -> dict[str, float
 def measure_utilisation(width: int = 2048, batch: int = 2048, rounds: int = 5) -> dict[str, float]:
     """Return the model's FLOPs per second in a step of three layers of one width, the peak, and their ratio (MFU).
 
-    The peak is the best of all rounds of a float32 product of two ``width`` x ``width`` matrices into an array that is there.  The model's
-    operations are those of its matrix products alone, forward and backward, less the gradient by the points, which nobody
-    needs; what is computed beside them counts as lost time.
+    The peak is the best of all rounds of a float32 product of two ``width`` x ``width`` matrices into an array that is there.
+    The model's operations are those of its matrix products alone, forward and backward, less the gradient by the points,
+    which nobody needs; what is computed beside them counts as lost time.
     """
     layers = (width, width, width, width)
     rng = np.random.default_rng(0)
