@@ -9,6 +9,7 @@ that a step of width 2,048 reaches.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import statistics
 import sys
@@ -256,19 +257,32 @@ def measure_utilisation(width: int = 2048, batch: int = 2048, rounds: int = 5) -
     return {"peak FLOP/s": peak, "model FLOP/s": reached, "MFU": reached / peak}
 
 
+def measure() -> dict[str, dict[str, float]]:
+    """Return everything measured once: seconds, seconds per node, FLOP/s."""
+    return {
+        "steps": measure_steps(),
+        "building": measure_building(),
+        "interpreter": measure_interpreter(),
+        "utilisation": measure_utilisation(),
+    }
+
+
 def main() -> None:
-    """Print what was measured; a BLAS with several threads would compare other things."""
+    """Print what was measured, with ``--json`` as JSON; a BLAS with several threads would compare other things."""
     if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
         sys.exit("set OPENBLAS_NUM_THREADS=1: it is read when NumPy is loaded")
+    found = measure()
+    if "--json" in sys.argv[1:]:
+        print(json.dumps(found))
+        return
     print(f"a step of {'-'.join(map(str, LAYERS))}, batch {BATCH}, SGD, float32, one thread:")
-    steps = measure_steps()
-    for name, seconds in steps.items():
-        print(f"  {name:10} {seconds * 1e3:8.3f} ms   {seconds / steps['by hand']:.2f} x by hand")
-    for name, seconds in measure_building().items():
+    for name, seconds in found["steps"].items():
+        print(f"  {name:10} {seconds * 1e3:8.3f} ms   {seconds / found['steps']['by hand']:.2f} x by hand")
+    for name, seconds in found["building"].items():
         print(f"building a node ({name}): {seconds * 1e6:.1f} microseconds")
-    for name, seconds in measure_interpreter().items():
+    for name, seconds in found["interpreter"].items():
         print(f"1,000 additions of 8, per node ({name}): {seconds * 1e9:.0f} ns")
-    for name, value in measure_utilisation().items():
+    for name, value in found["utilisation"].items():
         print(f"width 2,048, batch 2,048, {name}: {value:.3g}")
 
 

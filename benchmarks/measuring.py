@@ -36,7 +36,7 @@ CORES = 2
 LEAST_ROUNDS = 3
 
 # Versions that a reader needs to repeat the measurement.
-PACKAGES = ("mrdag", "numpy", "pyarrow", "polars", "duckdb", "dask", "pandas", "mrjob", "pyspark")
+PACKAGES = ("mrdag", "numpy", "pyarrow", "polars", "duckdb", "dask", "pandas", "mrjob", "pyspark", "torch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +64,11 @@ class Timing:
         return statistics.median(self.seconds)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the timing as JSON, times in milliseconds' precision."""
+        """Return the timing as JSON, times to the microsecond."""
         found: dict[str, Any] = {
             "command": self.command,
-            "seconds": [round(second, 3) for second in self.seconds],
-            "median_s": round(self.median_s, 3),
+            "seconds": [round(second, 6) for second in self.seconds],
+            "median_s": round(self.median_s, 6),
         }
         if self.peak_bytes:
             found["peak_process_bytes"] = self.peak_bytes

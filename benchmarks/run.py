@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 
 from counting import wordcount, wordcount_records
+from dataflow import dataflow
 from graph_engine import graph_cache, graph_overhead, graph_sort
 from graphs import graph_gradient, graph_kmeans, graph_pagerank
 from measuring import HERE, RESULTS
@@ -37,6 +38,7 @@ BENCHMARKS = {
         graph_sort,
         graph_cache,
         graph_overhead,
+        dataflow,
     )
 }
 

@@ -24,6 +24,7 @@ ORDER = (
     "graph_sort",
     "graph_cache",
     "graph_overhead",
+    "dataflow",
 )
 
 
@@ -44,7 +45,8 @@ SIDE_BY_SIDE = (
 OURS = {"mr": "mapreduce", "mr, mapreduce": "mapreduce", "mr, dag": "dag"}
 NAMES = {
     "polars": "Polars", "polars, scan_lines": "Polars (scan_lines)", "duckdb": "DuckDB", "gnu sort": "GNU sort",
-    "hadoop": "Hadoop", "dask-bag": "dask.bag", "pyspark": "PySpark", "dask": "Dask", "mr, dag that moves links": "`mr --engine dag` that moves links", "dask.dataframe": "dask.dataframe",
+    "hadoop": "Hadoop", "dask-bag": "dask.bag", "pyspark": "PySpark", "dask": "Dask",
+    "mr, dag that moves links": "`mr --engine dag` that moves links", "dask.dataframe": "dask.dataframe",
 }  # fmt: skip
 
 
