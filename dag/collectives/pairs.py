@@ -16,8 +16,7 @@ from .transport import Array, Gather, Seat, Send, Transport, Watch
 #: ``auto``, the name of one transport, or a function of two ranks that names theirs, the same whichever comes first.
 Kinds = str | Callable[[int, int], str]
 #: Where each transport is, the better first.
-TRANSPORTS = {"shm": (".shared", "Shared"), "tcp": (".plain", "Plain")}
-# To come: "tcp": (".tcp", "Tcp"), made by Kind(seat, watch).
+TRANSPORTS = {"shm": (".shared", "Shared"), "tcp": (".tcp", "Tcp")}
 
 
 def check_kinds(kinds: Kinds) -> None:
