@@ -41,6 +41,18 @@ def _larger(kind: str) -> Callable[[Chance], Case]:
     return make
 
 
+def _divided(kind: str) -> Callable[[Chance], Case]:
+    """Quotients that lie between whole numbers, so that none becomes another in a small step."""
+
+    def make(chance: Chance) -> Case:
+        one, two = chance.together(2)
+        left = chance.integers(one, 7) - 2.5 + 0.1 * chance.random.random(one)
+        right = (1 + 0.02 * chance.random.random(two)) * np.where(chance.truth(two), 1, -1)
+        return Case(apply=lambda a, b: df.apply(kind, a, b), expected=getattr(np, kind), arrays=[left, right])
+
+    return make
+
+
 def _where(chance: Chance) -> Case:
     shapes = chance.together(3)
     arrays = [chance.truth(shapes[0]), chance.normal(shapes[1]), chance.normal(shapes[2])]
@@ -342,6 +354,7 @@ EXAMPLES: dict[str, Callable[[Chance], Case]] = {
     **{kind: _two(kind, "truth", "truth") for kind in LOGICAL},
     "logical_not": _one("logical_not", "truth"),
     "divide": _two("divide", "normal", "positive"),
+    **{kind: _divided(kind) for kind in ("floor_divide", "remainder")},
     "power": _two("power", "positive", "normal"),
     "where": _where,
     "relu": _relu,

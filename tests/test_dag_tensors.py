@@ -236,6 +236,8 @@ CALLS = {
     "beyond the end": lambda x, y, w: x[5:, 1:100],
     "array of integers": lambda x, y, w: x[:, IDS],
     "list of integers": lambda x, y, w: w[[3, 1]],
+    "floor_divide and remainder": lambda x, y, w: x // 0.3 + x % 0.3 + 2 // (x + 5) + 2 % (x + 5) + np.mod(x, -0.7),
+    "pad of truth values": lambda x, y, w: np.pad(w > 0, 1),
     "power": lambda x, y, w: x**2 + x**3,
     "absolute": lambda x, y, w: abs(x),
     "logical": lambda x, y, w: np.logical_or(x > 0, x < -1),

@@ -378,6 +378,18 @@ def test_an_integer_has_no_negative_power(backend: str) -> None:
         program([2, 3, 4], [3, 2, -1])
 
 
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:overflow")
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("operator", ["floor_divide", "remainder"])
+def test_integers_are_divided_as_numpy_divides_them_by_zero_too(operator: str, dtype: str) -> None:
+    n, by = df.input("n", (6,), dtype), df.input("by", (6,), dtype)
+    values = np.array([7, -7, 7, 0, -128, 5]).astype(dtype), np.array([2, 2, -2, 3, -1, 0]).astype(dtype)
+    program = df.Program(df.apply(operator, n, by), [n, by], backend="torch")
+    made, wanted = program(*values), getattr(np, operator)(*values)
+    assert made.dtype == wanted.dtype
+    assert made.tolist() == wanted.tolist()
+
+
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_results_share_memory_with_nothing(as_tensor: bool) -> None:
     x = df.input("x", (2, 3), np.float64)

@@ -51,9 +51,11 @@ def sequence_of(kind: str, what: str, values: Any) -> list[Any]:
 
 
 def fits(value: Any, dtype: Any) -> bool:
-    """Return whether a Python number, or a NumPy scalar, keeps its meaning in ``dtype``."""
+    """Return whether a Python number, or a NumPy scalar, keeps its meaning in ``dtype``; 0 and 1 are truth values too."""
     if not isinstance(value, (bool, int, float, np.number, np.bool_)):
         return False
+    if np.dtype(dtype).kind == "b":
+        return value in (0, 1)
     try:
         return bool(np.result_type(dtype, value) == dtype)
     except OverflowError:

@@ -78,6 +78,26 @@ def _but_truth(function: Callable[..., Array]) -> ComputeRule:
     return lambda node: (lambda value: value) if node.dtype.kind == "b" else elementwise(function)(node)
 
 
+def _divided(function: Callable[..., Array]) -> ComputeRule:
+    """Return the rule for a division whose result for integers by 0 is 0, as NumPy has it; torch raises on a CPU."""
+
+    def rule(node: Tensor) -> Callable[..., Array]:
+        if node.dtype.kind == "f":
+            return elementwise(function)(node)
+        dtype = torch_dtype(node.dtype)
+
+        def kernel(left: Array, right: Array) -> Array:
+            by = cast(right, dtype)
+            made: Array = function(cast(left, dtype), torch.where(by == 0, 1, by))
+            return torch.where(by == 0, 0, made)
+
+        return kernel
+
+    return rule
+
+
+add_kernel("floor_divide", _divided(torch.floor_divide))
+add_kernel("remainder", _divided(torch.remainder))
 add_kernel("power", _power)
 add_kernel("absolute", _but_truth(torch.abs))
 add_kernel("floor", _but_truth(torch.floor))

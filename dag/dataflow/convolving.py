@@ -72,12 +72,16 @@ def _check_places(
 
 def _to_images_rule(g: Tensor, w: Tensor, *, shape: tuple[int, ...], stride: Pair, padding: Pair) -> Form:
     check_strides("conv2d_to_images", stride, padding)
+    check_float("conv2d_to_images", g)
+    check_float("conv2d_to_images", w)
     _check_places("conv2d_to_images", g, shape, w.shape, stride, padding)
     return shape, np.result_type(g.dtype, w.dtype)
 
 
 def _to_weights_rule(x: Tensor, g: Tensor, *, shape: tuple[int, ...], stride: Pair, padding: Pair) -> Form:
     check_strides("conv2d_to_weights", stride, padding)
+    check_float("conv2d_to_weights", x)
+    check_float("conv2d_to_weights", g)
     _check_places("conv2d_to_weights", g, x.shape, shape, stride, padding)
     return shape, np.result_type(x.dtype, g.dtype)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import BadTensor
 from .tables import GradientRule, Kernel, Traits, define
-from .tensor import DType, Tensor, apply, astype, constant, show
+from .tensor import DType, Tensor, apply, astype, constant, dtype_of, show
 
 ELEMENTWISE = Traits(elementwise=True)
 FREE = Traits(elementwise=True, flops=lambda node: 0)
@@ -117,8 +117,9 @@ def _zero(node: Tensor, g: Tensor, *inputs: Tensor) -> tuple[None, ...]:
     return (None,) * len(inputs)
 
 
-for _kind in ("sign", "floor", "ceil"):  # flat wherever they have a derivative
+for _kind in ("sign", "floor", "ceil", "floor_divide"):  # flat wherever they have a derivative
     _ufunc(_kind, _zero)
+_ufunc("remainder", lambda node, g, a, b: (g, -(g * (a // b))))
 for _kind in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"):
     _ufunc(_kind, None, FREE)
 for _kind in ("logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isinf", "isfinite"):
@@ -246,6 +247,6 @@ def _astype_kernel(node: Tensor) -> Kernel:
 
 
 define(
-    "astype", shape=lambda value, *, dtype: (value.shape, np.dtype(dtype)), kernels={"numpy": _astype_kernel}, traits=FREE,
+    "astype", shape=lambda value, *, dtype: (value.shape, dtype_of(dtype)), kernels={"numpy": _astype_kernel}, traits=FREE,
     gradient=lambda node, g, x: (astype(g, x.dtype) if x.dtype.kind == node.dtype.kind == "f" else None,),
 )  # fmt: skip

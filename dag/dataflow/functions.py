@@ -43,11 +43,12 @@ from .tensor import astype as _astype
 
 __all__ = [
     "absolute", "add", "argmax", "argmin", "broadcast_to", "ceil", "clip", "concatenate", "cos", "cumsum", "divide", "dot",
-    "einsum", "equal", "exp", "expand_dims", "expm1", "flip", "floor", "getitem", "greater", "greater_equal", "isfinite",
-    "isinf", "isnan", "less", "less_equal", "log", "log1p", "logical_and", "logical_not", "logical_or", "logical_xor",
-    "logsumexp", "matmul", "max", "maximum", "mean", "min", "minimum", "moveaxis", "multiply", "negative", "not_equal", "pad",
-    "power", "ravel", "reshape", "sigmoid", "sign", "sin", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract",
-    "sum", "swapaxes", "take", "take_along_axis", "tanh", "tensordot", "transpose", "var", "where",
+    "einsum", "equal", "exp", "expand_dims", "expm1", "flip", "floor", "floor_divide", "getitem", "greater", "greater_equal",
+    "isfinite", "isinf", "isnan", "less", "less_equal", "log", "log1p", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "logsumexp", "matmul", "max", "maximum", "mean", "min", "minimum", "moveaxis", "multiply", "negative",
+    "not_equal", "pad", "power", "ravel", "remainder", "reshape", "sigmoid", "sign", "sin", "split", "sqrt", "square",
+    "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "tensordot", "transpose",
+    "var", "where",
 ]  # fmt: skip
 
 
@@ -98,6 +99,9 @@ divide = _two("divide", "Return ``left / right``, broadcast.")
 equal = _two(
     "equal", "Return where the elements are equal (``==`` on tensors asks whether they are one node)."
 )
+floor_divide = _two(
+    "floor_divide", "Return the largest whole number up to ``left / right``, broadcast; the derivative is 0."
+)
 greater = _two("greater", "Return where ``left > right``.")
 greater_equal = _two("greater_equal", "Return where ``left >= right``.")
 less = _two("less", "Return where ``left < right``.")
@@ -113,6 +117,9 @@ minimum = _two(
 )
 multiply = _two("multiply", "Return ``left * right``, broadcast.")
 not_equal = _two("not_equal", "Return where the elements differ.")
+remainder = _two(
+    "remainder", "Return what ``left // right`` leaves of ``left``, of the sign of ``right``, broadcast."
+)
 subtract = _two("subtract", "Return ``left - right``, broadcast.")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadTensor
+from .arguments import fits
 from .elementwise import Form, to_input
 from .tables import Kernel, KernelRule, Traits, define
 from .tensor import Tensor, apply, show
@@ -58,10 +59,10 @@ def _transpose_rule(value: Tensor, *, axes: tuple[int, ...]) -> Form:
 
 def _broadcast_rule(value: Tensor, *, shape: tuple[int, ...]) -> Form:
     try:
-        fits = np.broadcast_shapes(value.shape, shape) == shape
+        broadcasts = np.broadcast_shapes(value.shape, shape) == shape
     except ValueError:
-        fits = False
-    if not fits:
+        broadcasts = False
+    if not broadcasts:
         raise BadTensor(f"broadcast_to: {show(value.shape)} does not broadcast to {show(shape)}")
     return shape, value.dtype
 
@@ -83,11 +84,11 @@ def python_slices(spans: Spans) -> tuple[slice, ...]:
 
 
 def _check_spans(kind: str, shape: tuple[int, ...], spans: Spans) -> None:
-    fits = len(spans) == len(shape) and all(
+    inside = len(spans) == len(shape) and all(
         count == 0 or (step != 0 and 0 <= start < length and 0 <= start + step * (count - 1) < length)
         for length, (start, step, count) in zip(shape, spans, strict=True)
     )
-    if not fits:
+    if not inside:
         raise BadTensor(f"{kind}: the spans {spans} do not lie in {show(shape)}")
 
 
@@ -106,6 +107,8 @@ def _place_rule(value: Tensor, *, shape: tuple[int, ...], spans: Spans, fill: fl
     lengths = tuple(length for _, _, length in spans)
     if lengths != value.shape:
         raise BadTensor(f"place: the spans take {show(lengths)}, the value has {show(value.shape)}")
+    if not fits(fill, value.dtype):
+        raise BadTensor(f"place: {fill!r:.60} is no {value.dtype}")
     return shape, value.dtype
 
 

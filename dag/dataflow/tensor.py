@@ -112,6 +112,18 @@ class Tensor(Node):
     def __rtruediv__(self, other: TensorLike) -> Tensor:
         return apply("divide", other, self)
 
+    def __floordiv__(self, other: TensorLike) -> Tensor:
+        return apply("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: TensorLike) -> Tensor:
+        return apply("floor_divide", other, self)
+
+    def __mod__(self, other: TensorLike) -> Tensor:
+        return apply("remainder", self, other)
+
+    def __rmod__(self, other: TensorLike) -> Tensor:
+        return apply("remainder", other, self)
+
     def __pow__(self, other: TensorLike) -> Tensor:
         return _function("power", self, other)
 
@@ -230,6 +242,7 @@ def constant(value: Any, dtype: Any = None) -> Tensor:
         ) from None
     if array.dtype.kind not in "fiub":
         raise BadTensor(f"a tensor holds numbers or truth values, got {value!r:.60} of dtype {array.dtype}")
+    array = array.astype(native(array.dtype), copy=False)
     return _tensor(
         TensorOp(kind="constant", key=_key_of(array), attributes={"value": array}),
         (),
@@ -274,7 +287,12 @@ def dtype_of(dtype: Any) -> DType:
         raise BadTensor(f"there is no dtype {dtype!r:.60}") from None
     if found.kind not in "fiub":
         raise BadTensor(f"a tensor holds real numbers or truth values, its dtype cannot be {found}")
-    return found
+    return native(found)
+
+
+def native(dtype: DType) -> DType:
+    """Return a dtype in the order of bytes of this machine: kernels look at bits, and other backends know no other."""
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
 @contextmanager
