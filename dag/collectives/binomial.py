@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import BadCollective
-from .schedule import FOLD, REPLACE, Schedule, Step, check_ranks, moves
+from .schedule import FOLD, REPLACE, Schedule, Step, check_ranks, check_root, moves
 
 
 def broadcast(ranks: int, *, root: int = 0) -> Schedule:
@@ -34,12 +33,11 @@ def reduce(ranks: int, *, root: int = 0) -> Schedule:
 
     return Schedule(
         kind="reduce", algorithm="binomial", ranks=ranks, nodes=ranks, parts=1, steps=turns, step=step,
-        keeps_order=root == 0, root=root,
+        keeps_order=root == 0 or ranks <= 2, root=root,
     )  # fmt: skip
 
 
 def _turns(ranks: int, root: int) -> int:
     check_ranks(ranks)
-    if not 0 <= root < ranks:
-        raise BadCollective(f"the root is one of the ranks 0 to {ranks - 1}, got {root}")
+    check_root(ranks, root)
     return (ranks - 1).bit_length()

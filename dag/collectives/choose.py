@@ -12,6 +12,8 @@ from .trees import best_chunks
 LATENCY_S = 50e-6
 S_PER_BYTE = 0.5e-9
 _SHORT_BYTES = 8192
+#: In shared memory messages of this size go with the flag that tells of them: few steps are best.
+_SHORT_NEAR_BYTES = 16384
 
 
 def choose(kind: Kind, ranks: int, nbytes: int, *, commutative: bool, near: bool) -> str:
@@ -24,10 +26,10 @@ def choose(kind: Kind, ranks: int, nbytes: int, *, commutative: bool, near: bool
         return "binomial"
     if kind == "all_to_all":
         return "direct"
+    if kind == "allreduce" and nbytes <= (_SHORT_NEAR_BYTES if near else _SHORT_BYTES):
+        return "doubling"
     if near or not commutative:
         return "sharded"
-    if kind == "allreduce" and nbytes <= _SHORT_BYTES:
-        return "doubling"
     return "ring"
 
 
@@ -37,11 +39,10 @@ def planned(
     """Return the schedule of a named algorithm, with the choices that it needs for so many bytes."""
     if algorithm in ("two_level", "machine_tree"):
         return plan(kind, algorithm, ranks, per_machine=per_machine)
+    choices = {"root": root} if kind in ("broadcast", "reduce") else {}
     if algorithm in ("tree", "double_tree"):
-        return plan(kind, algorithm, ranks, chunks=min(32, best_chunks(ranks, nbytes, LATENCY_S, S_PER_BYTE)))
-    if kind in ("broadcast", "reduce"):
-        return plan(kind, algorithm, ranks, root=root)
-    return plan(kind, algorithm, ranks)
+        choices["chunks"] = min(32, best_chunks(ranks, nbytes, LATENCY_S, S_PER_BYTE))
+    return plan(kind, algorithm, ranks, **choices)
 
 
 def ranks_per_machine(machines: Sequence[str]) -> int:

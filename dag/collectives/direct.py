@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .schedule import FOLD, HOLD, REPLACE, Schedule, Step, check_ranks, moves, sequence
+from .schedule import FOLD, HOLD, REPLACE, Schedule, Step, check_ranks, moves, rotating, sequence
 
 
 def whole(ranks: int) -> Schedule:
@@ -17,45 +17,24 @@ def whole(ranks: int) -> Schedule:
     Each rank sends and receives (P-1)N elements.  What arrives is held and folded in the order of ranks at the end, since
     folding on arrival would give other last digits at every rank; this takes memory for P-1 buffers.
     """
-    check_ranks(ranks)
-    every = np.arange(ranks)
-
-    def step(number: int) -> Step:
-        return moves(every, (every + number + 1) % ranks, 0, mode=HOLD, settle=number == ranks - 2)
-
-    return Schedule(
-        kind="allreduce", algorithm="direct_whole", ranks=ranks, nodes=ranks, parts=1, steps=ranks - 1, step=step,
-        keeps_order=True,
+    return rotating(
+        "allreduce", "direct_whole", ranks, to=np.arange(1, ranks), part=0, parts=1, mode=HOLD, settle=True, keeps_order=True
     )  # fmt: skip
 
 
 def reduce_scatter(ranks: int) -> Schedule:
-    """Return the schedule in which rank r gives part r+k to rank r+k in step k: ``ranks - 1`` steps."""
-    check_ranks(ranks)
-    every = np.arange(ranks)
-
-    def step(number: int) -> Step:
-        peer = (every + number + 1) % ranks
-        return moves(every, peer, peer, mode=FOLD)
-
-    return Schedule(
-        kind="reduce_scatter", algorithm="direct", ranks=ranks, nodes=ranks, parts=ranks, steps=ranks - 1, step=step,
-        keeps_order=ranks <= 2,
-    )  # fmt: skip
+    """Return the schedule in which rank r gives part r+k to rank r+k in step k-1: ``ranks - 1`` steps."""
+    ahead = np.arange(1, ranks)
+    return rotating(
+        "reduce_scatter", "direct", ranks, to=ahead, part=ahead, mode=FOLD, keeps_order=ranks <= 2
+    )
 
 
 def all_gather(ranks: int) -> Schedule:
-    """Return the schedule in which rank r gives its part r to rank r+k in step k: ``ranks - 1`` steps."""
-    check_ranks(ranks)
-    every = np.arange(ranks)
-
-    def step(number: int) -> Step:
-        return moves(every, (every + number + 1) % ranks, every, mode=REPLACE)
-
-    return Schedule(
-        kind="all_gather", algorithm="direct", ranks=ranks, nodes=ranks, parts=ranks, steps=ranks - 1, step=step,
-        keeps_order=True,
-    )  # fmt: skip
+    """Return the schedule in which rank r gives its part r to rank r+k in step k-1: ``ranks - 1`` steps."""
+    return rotating(
+        "all_gather", "direct", ranks, to=np.arange(1, ranks), part=0, mode=REPLACE, keeps_order=True
+    )
 
 
 def allreduce(ranks: int) -> Schedule:

@@ -27,14 +27,16 @@ PLANS: dict[str, dict[str, Callable[..., Schedule]]] = {
         "ring": ring.reduce_scatter,
         "sharded": server.sharded_reduce_scatter,
         "direct": direct.reduce_scatter,
+        "halving": halving.reduce_scatter,
     },
     "all_gather": {
         "ring": ring.all_gather,
         "sharded": server.sharded_all_gather,
         "direct": direct.all_gather,
+        "halving": halving.all_gather,
     },
-    "broadcast": {"binomial": binomial.broadcast},
-    "reduce": {"binomial": binomial.reduce},
+    "broadcast": {"binomial": binomial.broadcast, "tree": trees.broadcast},
+    "reduce": {"binomial": binomial.reduce, "tree": trees.reduce},
     "all_to_all": {"direct": direct.all_to_all},
 }
 

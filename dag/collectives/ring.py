@@ -7,39 +7,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from .schedule import FOLD, REPLACE, Schedule, Step, check_ranks, moves, sequence
+from .schedule import FOLD, REPLACE, Schedule, rotating, sequence
 
 
 def reduce_scatter(ranks: int) -> Schedule:
     """Return the schedule after which rank r has the whole sum of part r: ``ranks - 1`` steps of one part each."""
-    check_ranks(ranks)
-    every = np.arange(ranks)
-    following = (every + 1) % ranks
-    around = np.r_[every, every]
-
-    def step(number: int) -> Step:
-        return moves(every, following, around[ranks - number - 1 :][:ranks], mode=FOLD)
-
-    return Schedule(
-        kind="reduce_scatter", algorithm="ring", ranks=ranks, nodes=ranks, parts=ranks, steps=ranks - 1, step=step,
-        keeps_order=ranks <= 1,
+    return rotating(
+        "reduce_scatter", "ring", ranks, to=1, part=-1 - np.arange(ranks - 1), mode=FOLD, keeps_order=ranks <= 2
     )  # fmt: skip
 
 
 def all_gather(ranks: int) -> Schedule:
     """Return the schedule that gives part r of rank r to everyone: ``ranks - 1`` steps of one part each."""
-    check_ranks(ranks)
-    every = np.arange(ranks)
-    following = (every + 1) % ranks
-    around = np.r_[every, every]
-
-    def step(number: int) -> Step:
-        return moves(every, following, around[ranks - number :][:ranks], mode=REPLACE)
-
-    return Schedule(
-        kind="all_gather", algorithm="ring", ranks=ranks, nodes=ranks, parts=ranks, steps=ranks - 1, step=step,
-        keeps_order=True,
-    )  # fmt: skip
+    return rotating(
+        "all_gather", "ring", ranks, to=1, part=-np.arange(ranks - 1), mode=REPLACE, keeps_order=True
+    )
 
 
 def allreduce(ranks: int) -> Schedule:

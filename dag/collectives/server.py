@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .schedule import FOLD, REPLACE, IntArray, Schedule, Step, check_ranks, moves, sequence
+from .schedule import FOLD, REPLACE, Schedule, Step, check_ranks, moves, rotating, sequence
 
 
 def central(ranks: int, *, server_is_rank: bool = True) -> Schedule:
@@ -33,22 +33,18 @@ def central(ranks: int, *, server_is_rank: bool = True) -> Schedule:
 
 def sharded_reduce_scatter(ranks: int) -> Schedule:
     """Return the step in which everyone gives part r to rank r at once."""
-    check_ranks(ranks)
-    src, dst = _others(ranks)
-    return Schedule(
-        kind="reduce_scatter", algorithm="sharded", ranks=ranks, nodes=ranks, parts=ranks, steps=int(ranks > 1),
-        step=lambda number: moves(src, dst, dst, mode=FOLD), keeps_order=True,
-    )  # fmt: skip
+    # Each rank begins with its neighbour, so that not all begin with rank 0.
+    ahead = np.arange(1, ranks)
+    return rotating(
+        "reduce_scatter", "sharded", ranks, at=0, to=ahead, part=ahead, mode=FOLD, keeps_order=True
+    )
 
 
 def sharded_all_gather(ranks: int) -> Schedule:
     """Return the step in which rank r gives part r to everyone at once."""
-    check_ranks(ranks)
-    src, dst = _others(ranks)
-    return Schedule(
-        kind="all_gather", algorithm="sharded", ranks=ranks, nodes=ranks, parts=ranks, steps=int(ranks > 1),
-        step=lambda number: moves(src, dst, src, mode=REPLACE), keeps_order=True,
-    )  # fmt: skip
+    return rotating(
+        "all_gather", "sharded", ranks, at=0, to=np.arange(1, ranks), part=0, mode=REPLACE, keeps_order=True
+    )
 
 
 def sharded(ranks: int) -> Schedule:
@@ -56,10 +52,3 @@ def sharded(ranks: int) -> Schedule:
     return sequence(
         sharded_reduce_scatter(ranks), sharded_all_gather(ranks), kind="allreduce", algorithm="sharded"
     )
-
-
-def _others(ranks: int) -> tuple[IntArray, IntArray]:
-    """Return all pairs of different ranks; each rank begins with its neighbour, so that not all begin with rank 0."""
-    src = np.repeat(np.arange(ranks), ranks - 1)
-    ahead = np.tile(np.arange(1, ranks), ranks)
-    return src, (src + ahead) % ranks

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import BadCollective
-from .schedule import FOLD, REPLACE, IntArray, Schedule, Step, check_ranks, joined, moves
+from .schedule import FOLD, REPLACE, IntArray, Kind, Schedule, Step, check_ranks, check_root, moves
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,24 +79,13 @@ def over_machines(ranks: int, per_machine: int) -> Tree:
     return Tree(parent=parent, depth=_depths(parent))
 
 
-def machine_tree(ranks: int, *, per_machine: int, chunks: int = 1) -> Schedule:
-    """Return the all-reduce over the tree of ``over_machines``: few hops across machines, a chain in each.
-
-    Raises:
-        BadCollective: ``per_machine`` is below 1.
-    """
-    check_ranks(ranks)
-    if per_machine < 1:
-        raise BadCollective(f"a machine has at least 1 rank, got {per_machine}")
-    return _up_and_down(
-        [over_machines(ranks, per_machine)], ranks, chunks, "machine_tree", keeps_order=ranks <= per_machine
-    )
-
-
 def tree(ranks: int, *, chunks: int = 1) -> Schedule:
-    """Return the all-reduce up and down one balanced tree in ``chunks`` chunks; it keeps the order of ranks."""
-    check_ranks(ranks)
-    return _up_and_down([balanced(ranks)], ranks, chunks, "tree", keeps_order=True)
+    """Return the all-reduce up and down one balanced tree in ``chunks`` chunks; it keeps the order of ranks.
+
+    A rank gives at most three messages in a step and takes as many; there are 2 height - 1 + ``chunks`` steps.
+    """
+    _check(ranks, chunks)
+    return _pipelined("allreduce", "tree", ranks, chunks, [balanced(ranks)], keeps_order=True)
 
 
 def double_tree(ranks: int, *, chunks: int = 1) -> Schedule:
@@ -104,45 +93,111 @@ def double_tree(ranks: int, *, chunks: int = 1) -> Schedule:
 
     Where ``ranks`` is even both trees are numbered in order, so the order of ranks is kept.
     """
-    check_ranks(ranks)
-    return _up_and_down(
-        list(double(ranks)), ranks, chunks, "double_tree", keeps_order=ranks % 2 == 0 or ranks == 1
+    _check(ranks, chunks)
+    return _pipelined(
+        "allreduce", "double_tree", ranks, chunks, double(ranks), keeps_order=ranks % 2 == 0 or ranks == 1
     )
 
 
-def best_chunks(ranks: int, bytes_: int, latency_s: float, s_per_byte: float) -> int:
-    """Return the chunks per half that make the double tree fastest: sqrt(beta n log2 p / (2 alpha)), at least 1.
+def machine_tree(ranks: int, *, per_machine: int, chunks: int = 1) -> Schedule:
+    """Return the all-reduce over the tree of ``over_machines``: few hops across machines, a chain in each.
 
-    With 2 ceil(log2 p) + 2k steps of n/(2k) bytes each (Sanders et al. 2009).
+    Raises:
+        BadCollective: ``per_machine`` or ``chunks`` is below 1.
+    """
+    _check(ranks, chunks)
+    if per_machine < 1:
+        raise BadCollective(f"a machine has at least 1 rank, got {per_machine}")
+    each = over_machines(ranks, per_machine)
+    return _pipelined("allreduce", "machine_tree", ranks, chunks, [each], keeps_order=True)
+
+
+def broadcast(ranks: int, *, root: int = 0, chunks: int = 1) -> Schedule:
+    """Return the broadcast down a balanced tree in ``chunks`` chunks: height - 1 + ``chunks`` steps."""
+    _check(ranks, chunks, root)
+    turned = _rooted(balanced(ranks), root)
+    return _pipelined("broadcast", "tree", ranks, chunks, [turned], up=False, keeps_order=True, root=root)
+
+
+def reduce(ranks: int, *, root: int = 0, chunks: int = 1) -> Schedule:
+    """Return the sum up a balanced tree in ``chunks`` chunks: height - 1 + ``chunks`` steps.
+
+    The order of ranks is kept where ``root`` is the first, the last or the middle rank, P // 2.
+    """
+    _check(ranks, chunks, root)
+    turned = _rooted(balanced(ranks), root)
+    return _pipelined(
+        "reduce", "tree", ranks, chunks, [turned], down=False, keeps_order=root in (0, ranks // 2, ranks - 1), root=root
+    )  # fmt: skip
+
+
+def best_chunks(ranks: int, bytes_: int, latency_s: float, s_per_byte: float) -> int:
+    """Return the chunks per half that make two trees fastest: sqrt(beta n log2 p / (2 alpha)), at least 1.
+
+    For 2 log2 p + 2k steps of n/(2k) bytes each, in which a rank sends one message (Sanders et al. 2009).
     """
     if ranks < 2 or latency_s <= 0:
         return 1
     return max(1, round(math.sqrt(s_per_byte * bytes_ * math.log2(ranks) / (2 * latency_s))))
 
 
-def _up_and_down(
-    trees: Sequence[Tree], ranks: int, chunks: int, algorithm: str, *, keeps_order: bool
+def _check(ranks: int, chunks: int, root: int = 0) -> None:
+    check_ranks(ranks)
+    check_root(ranks, root)
+    if chunks < 1:
+        raise BadCollective(f"there is at least 1 chunk, got {chunks}")
+
+
+def _rooted(tree: Tree, root: int) -> Tree:
+    """Return the tree with all ranks turned so that its root is ``root``."""
+    ranks = len(tree.parent)
+    shift = root - int(np.flatnonzero(tree.parent < 0)[0])
+    parent = np.roll(np.where(tree.parent < 0, -1, (tree.parent + shift) % ranks), shift)
+    return Tree(parent=parent, depth=np.roll(tree.depth, shift))
+
+
+def _pipelined(
+    kind: Kind,
+    algorithm: str,
+    ranks: int,
+    chunks: int,
+    trees: Sequence[Tree],
+    *,
+    up: bool = True,
+    down: bool = True,
+    keeps_order: bool,
+    root: int = 0,
 ) -> Schedule:
-    """Chunk c leaves depth d for above in step c + height - d, and leaves it for below in step c + height + d."""
-    ups = [[np.flatnonzero(each.depth == d) for d in range(each.height + 1)] for each in trees]
-    tallest = max(each.height for each in trees)
+    """A chunk leaves depth d for above height - d steps after the first one left the deepest rank; then it comes down.
+
+    All children of a rank have the same depth, so what they give in a step is folded at once.
+    """
+    columns: list[tuple[IntArray, ...]] = []
+    for at, each in enumerate(trees):
+        child = np.flatnonzero(each.parent >= 0)
+        parent, depth, first = each.parent[child], each.depth[child], np.full(len(child), at * chunks)
+        if up:
+            columns.append((each.height - depth, child, parent, first, np.full(len(child), FOLD)))
+        if down:
+            columns.append((up * each.height + depth - 1, parent, child, first, np.full(len(child), REPLACE)))
+    delay, src, dst, first, mode = (np.concatenate(column) for column in zip(*columns, strict=True))
+    order = np.argsort(delay, kind="stable")
+    delay, src, dst, first, mode = (column[order] for column in (delay, src, dst, first - delay, mode))
+    # Steps in which the same edges work share the very arrays.
+    ways: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
 
     def step(number: int) -> Step:
-        parts: list[Step] = []
-        for at, (each, levels) in enumerate(zip(trees, ups, strict=True)):
-            for depth in range(1, each.height + 1):
-                child, first = levels[depth], at * chunks
-                rising = number - (each.height - depth)
-                falling = number - (each.height + depth - 1)
-                if 0 <= rising < chunks:
-                    parts.append(moves(child, each.parent[child], first + rising, mode=FOLD))
-                if 0 <= falling < chunks:
-                    parts.append(moves(each.parent[child], child, first + falling, mode=REPLACE))
-        return joined(parts)
+        # Chunk number - delay goes over an edge, if there is one of that number.
+        low, high = np.searchsorted(delay, (number - chunks + 1, number + 1)).tolist()
+        if (way := ways.get((low, high))) is None:
+            ways.clear()
+            way = ways[low, high] = src[low:high], dst[low:high], mode[low:high]
+        giving, taking, how = way
+        return moves(giving, taking, first[low:high] + number, mode=how)
 
     return Schedule(
-        kind="allreduce", algorithm=algorithm, ranks=ranks, nodes=ranks, parts=chunks * len(trees),
-        steps=chunks + 2 * tallest - 1 if ranks > 1 else 0, step=step, keeps_order=keeps_order,
+        kind=kind, algorithm=algorithm, ranks=ranks, nodes=ranks, parts=chunks * len(trees),
+        steps=chunks + int(delay[-1]) if ranks > 1 else 0, step=step, keeps_order=keeps_order, root=root,
     )  # fmt: skip
 
 
