@@ -128,6 +128,8 @@ def test_aux_stands_beside_the_loss_and_beside_the_gradient() -> None:
     x = number()
     (loss, aux), slope_of = df.value_and_grad(lambda x: (x * x, {"half": x / 2}), has_aux=True)(x)
     gradient, same = df.grad(lambda x: (x * x, {"half": x / 2}), has_aux=True)(x)
+    cube, pull, beside = df.vjp(lambda x: (x**3, {"half": x / 2}), x, has_aux=True)
+    assert df.evaluate([cube, *pull(1.0), beside["half"]], {x: 3.0}) == [27, 27, 1.5]
     assert df.evaluate([loss, aux, slope_of, gradient, same], {x: 3.0}) == [
         9.0, {"half": 1.5}, 6.0, 6.0, {"half": 1.5}
     ]  # fmt: skip
@@ -358,6 +360,10 @@ def test_a_hessian_vector_product_costs_a_constant_times_the_gradient() -> None:
          "a function that returns a tensor, got None"),
         (lambda x, n: df.grad(lambda x: (df.sum(x), x))(x), NotDifferentiable,
          "has_aux=True passes on what stands beside the loss"),
+        (lambda x, n: df.vjp(lambda x: df.sum(x), x, has_aux=True), NotDifferentiable,
+         r"with has_aux=True the function returns \(result, aux\), got Tensor"),
+        (lambda x, n: df.jvp(df.sum, x, x), BadTensor, r"two tuples, as in jvp\(f, \(x,\), \(v,\)\); got Tensor\('x'"),
+        (lambda x, n: df.hvp(df.sum, (x,), x), BadTensor, r"two tuples, as in hvp\(f, \(x,\), \(v,\)\); got Tensor\('x'"),
         (lambda x, n: df.grad(lambda x: df.sum(x), has_aux=True)(x), NotDifferentiable,
          r"with has_aux=True the function returns \(loss, aux\)"),
         (lambda x, n: df.grad(lambda x: df.sum(x), 1)(x), BadTensor,

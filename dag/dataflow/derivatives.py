@@ -42,6 +42,7 @@ def jvp(function: Callable[..., Any], inputs: Sequence[Any], tangents: Sequence[
         NotDifferentiable: the result holds no float, or a rule made with ``custom_vjp`` is not linear in its cotangent.
         BadTensor: the tangents do not fit the inputs.
     """
+    _check_in_tuples("jvp", inputs, tangents)
     leaves, arguments = marked(tuple(inputs))
     result = function(*arguments)
     outputs, rebuild = flatten(result)
@@ -72,6 +73,7 @@ def hvp(function: Callable[..., Any], inputs: Sequence[Any], vectors: Sequence[A
     It is the gradient of the gradient's product with the vectors (Pearlmutter 1994), so it costs a small multiple of the
     gradient whatever the size.  Both stand in one graph and share what they have in common.
     """
+    _check_in_tuples("hvp", inputs, vectors)
     places = tuple(range(len(inputs)))
 
     def along(*given: Any) -> Tensor:
@@ -149,6 +151,15 @@ def _without_waits(changes: list[Tensor], duals: Sequence[Tensor]) -> list[Tenso
         node for node in order if node.op.kind == "barrier" and any(each in late for each in node.inputs[1:])
     }
     return substitute(changes, {}, waiting) if waiting else changes
+
+
+def _check_in_tuples(kind: str, inputs: Any, directions: Any) -> None:
+    for each in (inputs, directions):
+        if not isinstance(each, (tuple, list)):
+            raise BadTensor(
+                f"{kind}: the inputs of the function and their directions are two tuples, as in "
+                f"{kind}(f, (x,), (v,)); got {each!r:.60}"
+            )
 
 
 def _directions(

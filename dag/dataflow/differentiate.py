@@ -96,18 +96,19 @@ def gather(
     return found
 
 
-def vjp(function: Callable[..., Any], *inputs: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+def vjp(function: Callable[..., Any], *inputs: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """Return what ``function`` makes of the inputs, and the function from a cotangent of that to one for each input.
 
     The cotangent is a tree like the result, with None where a result is to have none; arrays will do.  Inputs on which the
-    result does not depend get zeros, integers get None.
+    result does not depend get zeros, integers get None.  With ``has_aux`` the function returns (result, aux), as in JAX, and
+    aux comes third.
 
     Raises:
         NotDifferentiable: the result holds no tensor of floats.
         BadTensor: the cotangent does not fit the result.
     """
     leaves, arguments = marked(inputs)
-    result = function(*arguments)
+    result, aux = _with_aux(function(*arguments), has_aux, "result")
     outputs, _ = flatten(result)
     if not any(is_float(each) for each in outputs):
         raise NotDifferentiable(f"vjp wants a function that returns a tensor of floats, got {result!r:.80}")
@@ -121,7 +122,7 @@ def vjp(function: Callable[..., Any], *inputs: Any) -> tuple[Any, Callable[[Any]
         ]
         return tuple(in_place_of(inputs, leaves, pulled_to(leaves, seeds)))
 
-    return result, pull
+    return (result, pull, aux) if has_aux else (result, pull)
 
 
 def value_and_grad(
@@ -283,10 +284,14 @@ def _places(argnums: Sequence[int], count: int) -> list[int]:
     return places
 
 
-def _loss_and_aux(result: Any, has_aux: bool) -> tuple[Tensor, Any]:
+def _with_aux(result: Any, has_aux: bool, what: str) -> tuple[Any, Any]:
     if has_aux and not (isinstance(result, tuple) and len(result) == 2):
-        raise NotDifferentiable(f"with has_aux=True the function returns (loss, aux), got {result!r:.80}")
-    loss, aux = result if has_aux else (result, None)
+        raise NotDifferentiable(f"with has_aux=True the function returns ({what}, aux), got {result!r:.80}")
+    return result if has_aux else (result, None)
+
+
+def _loss_and_aux(result: Any, has_aux: bool) -> tuple[Tensor, Any]:
+    loss, aux = _with_aux(result, has_aux, "loss")
     if not isinstance(loss, Tensor):
         hint = "; has_aux=True passes on what stands beside the loss" if isinstance(loss, tuple) else ""
         raise NotDifferentiable(f"grad wants a function that returns a tensor, got {loss!r:.80}{hint}")
