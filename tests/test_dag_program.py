@@ -229,6 +229,7 @@ def test_what_fits_is_converted() -> None:
     x = df.input("x", (2,), np.float32)
     assert df.Program(x, [x])([1, 2]).dtype == np.float32
     assert df.Program(x, [x])(np.array([True, False])).tolist() == [1, 0]
+    assert df.input("n", 2).shape == x.shape
 
 
 def test_a_missing_input_and_two_of_one_name_are_refused() -> None:
@@ -237,6 +238,11 @@ def test_a_missing_input_and_two_of_one_name_are_refused() -> None:
         df.Program(x + y, [x])
     with pytest.raises(BadGraph, match="two nodes have the name 'x'"):
         df.Program(x + df.input("x", (2,)), [x])
+    for named in ({"x": 1.0}, {1: 1.0}):
+        with pytest.raises(BadTensor, match="an input of a program is a tensor, got"):
+            df.evaluate(x + 1, named)  # type: ignore[arg-type]
+    with pytest.raises(BadTensor, match="an output of a program is a tensor, got 1"):
+        df.Program([x, 1], [x])
     with pytest.raises(BadTensor, match="only inputs of the program can be donated"):
         df.Program(x + 1, [x], donated=[y])
 

@@ -112,6 +112,8 @@ ERRORS = {
     "np.exp(tensor, out=): no node stands for that; call it plainly": lambda: np.exp(S, out=np.empty((32, 10))),
     "np.add.reduce(tensor): no node stands for that; call it plainly": lambda: np.add.reduce(S),
     "relu: numbers are wanted, got bool": lambda: df.relu(S > 0),
+    "input 'r': a shape has lengths from 0 on, got (2.5,)": lambda: df.input("r", 2.5),
+    "input 'r': a shape has lengths from 0 on, got (-1,)": lambda: df.input("r", -1),
     "place: inf is no int64": lambda: df.apply("place", N, shape=(34,), spans=((1, 1, 32),), fill=np.inf),
     "pad: 2 is no bool": lambda: df.pad(S > 0, 1, constant_values=2),
     "conv2d_to_images: floats are wanted, got int64": lambda: df.apply(

@@ -47,7 +47,7 @@ class Program:
             (parameters, the state of an optimiser).  A read-only, strided or converted array is copied instead.
 
     Raises:
-        BadTensor: the graph needs an input that is not given, or a donated tensor is no input.
+        BadTensor: the graph needs an input that is not given, a donated tensor is no input, or something is no tensor.
         UnknownOperator: the backend has no kernel for an operator.
     """
 
@@ -68,6 +68,10 @@ class Program:
         self._flat = all(isinstance(each, Tensor) for each in self._given)
         self.inputs, self._rebuild_inputs = flatten(self._given)
         self._donated, _ = flatten(donated)
+        for what, leaves in (("an output", self.outputs), ("an input", self.inputs)):
+            for each in leaves:
+                if not isinstance(each, Tensor):
+                    raise BadTensor(f"{what} of a program is a tensor, got {each!r:.60}")
         strange = [each for each in self._donated if each not in self.inputs]
         if strange:
             raise BadTensor(f"only inputs of the program can be donated; {strange[0]!r} is none")

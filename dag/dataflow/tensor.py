@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -216,16 +216,16 @@ class Tensor(Node):
         return ours(*given, **settings)
 
 
-def input(name: str, shape: Sequence[int], dtype: Any = np.float32) -> Tensor:
-    """Return a tensor whose value is given when the graph runs.
+def input(name: str, shape: int | Sequence[int], dtype: Any = np.float32) -> Tensor:
+    """Return a tensor whose value is given when the graph runs; a shape of one number has one dimension, as in NumPy.
 
     Raises:
         BadTensor: a length is negative or no integer, or the dtype is none of numbers or truth values.
     """
-    if not all(isinstance(length, (int, np.integer)) and length >= 0 for length in shape):
-        raise BadTensor(f"input {name!r}: a shape has lengths from 0 on, got {tuple(shape)}")
-    lengths = tuple(int(length) for length in shape)
-    return _tensor(TensorOp(kind="input"), (), lengths, dtype_of(dtype), name)
+    given = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    if not all(isinstance(length, (int, np.integer)) and length >= 0 for length in given):
+        raise BadTensor(f"input {name!r}: a shape has lengths from 0 on, got {given}")
+    return _tensor(TensorOp(kind="input"), (), tuple(map(int, given)), dtype_of(dtype), name)
 
 
 def constant(value: Any, dtype: Any = None) -> Tensor:
