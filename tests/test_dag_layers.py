@@ -38,6 +38,37 @@ def test_softmax_and_cross_entropy_are_right_for_logits_of_ten_thousand(dtype: s
     assert {each.dtype for each in (p, log_p, total, loss, gradient)} == {np.dtype(dtype)}
 
 
+ROWS = np.random.default_rng(0).normal(size=(2, 70_000)) * 300
+HALF: dict[str, Any] = {
+    "mean": lambda x: df.mean(x, 1),
+    "variance": lambda x: df.var(x / 2, 1),
+    "deviation": lambda x: df.std(x, 1),
+    "logsumexp": lambda x: df.logsumexp(x / 300, 1),
+    "softmax": lambda x: df.softmax(x / 300),
+    "log softmax": lambda x: df.log_softmax(x / 300),
+    "cross entropy": lambda x: df.softmax_cross_entropy(x / 300, np.array([1, 2])),
+    "layer norm": lambda x: df.layer_norm(x, np.ones(1, np.float16)),
+    "gelu": df.gelu,
+}
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_what_sums_or_squares_half_precision_inside_is_right_where_the_result_is(name: str) -> None:
+    weights = np.random.default_rng(1).normal(size=(2, 70_000)).astype(np.float16)
+
+    def weighted(x: Any) -> Any:
+        made = HALF[name](x)
+        picked = weights if made.shape == weights.shape else weights[:, 0]
+        return df.sum(made.astype(np.float32) * picked.astype(np.float32))
+
+    rows = ROWS.astype(np.float16)
+    for function in (HALF[name], df.grad(weighted)):
+        found, expected = layer(function, rows), layer(function, rows.astype(np.float32))
+        assert found.dtype == np.float16
+        # One rounding of the result, and of x / 300 before.
+        np.testing.assert_allclose(found, expected, rtol=4e-3, atol=1e-3 * np.abs(expected).max() + 6e-8)
+
+
 def test_sigmoid_is_right_and_silent_far_from_zero() -> None:
     with np.errstate(all="raise", under="ignore"):
         values = layer(df.sigmoid, np.array([-1000.0, -40.0, 0.0, 40.0, 1000.0]))

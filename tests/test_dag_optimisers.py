@@ -245,3 +245,12 @@ def test_a_step_can_be_differentiated_by_its_rate() -> None:
 def test_what_does_not_fit_is_told_in_one_line(ask: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         ask(df.input("p", (2,), F64))
+
+
+def test_gradients_of_half_precision_are_clipped_by_a_norm_that_does_not_overflow() -> None:
+    gradient = np.full(100, 300, np.float16)
+    clipped, norm = df.clip_by_global_norm(df.constant(gradient), 30.0)
+    found, length = df.evaluate((clipped, norm), {})
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(length, 3000, rtol=1e-6)
+    np.testing.assert_array_equal(found, np.full(100, 3, np.float16))

@@ -142,6 +142,37 @@ def test_reductions_have_the_dtype_of_numpy(fold: str, dtype: Any) -> None:
     assert getattr(df, fold)(df.input("x", (2, 2), dtype), axis=0).dtype == expected
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_of_products_have_the_dtype_of_numpy(dtype: Any) -> None:
+    values = np.ones((2, 2), dtype)
+    for subscripts in ("ij->i", "ij->", "ij,jk->ik", "ij,kl->i"):
+        given = [values] * (1 + subscripts.count(","))
+        expected = np.einsum(subscripts, *given)
+        (found,) = evaluate([df.einsum(subscripts, *map(df.constant, given))], {})
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [">f8", ">f4", ">f2", ">i8", ">i4", ">u2"])
+def test_arrays_in_the_other_order_of_bytes_mean_the_same(dtype: str) -> None:
+    theirs, yes = np.array([1, 2, 300], dtype), np.array([True, False, True])
+    ours = theirs.astype(theirs.dtype.newbyteorder("="))
+    x = df.input("x", (3,), dtype)
+    tensors = {
+        "of an input": df.where(yes, x, x + x),
+        "of a constant": df.where(yes, df.constant(theirs), df.constant(theirs + theirs)),
+        "cast": df.where(yes, df.apply("astype", x, dtype=theirs.dtype), x + x),
+        "of a stated dtype": df.constant(ours, dtype) + df.one_hot([0, 1, 2], 3, dtype)[0] * 0,
+    }
+    assert {each.dtype for each in tensors.values()} == {ours.dtype}
+    chosen = np.where(yes, ours, ours + ours)
+    for value, expected in zip(
+        evaluate(list(tensors.values()), {x: theirs}), [chosen, chosen, chosen, ours], strict=True
+    ):
+        np.testing.assert_array_equal(value, expected)
+    np.testing.assert_array_equal(df.Program(tensors["of an input"], [x])(theirs), chosen)
+
+
 def test_python_numbers_take_the_dtype_of_the_tensor_beside_them() -> None:
     x, n = df.input("x", (2,), np.float32), df.input("n", (2,), np.int32)
     made = [

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..errors import BadTensor
-from .tensor import Tensor, TensorLike, constant, show
+from .tensor import Tensor, TensorLike, astype, constant, show
 
 Axis = int | Sequence[int] | None
 
@@ -17,6 +18,22 @@ Axis = int | Sequence[int] | None
 def as_tensor(value: TensorLike) -> Tensor:
     """Return ``value``, or the constant that holds it."""
     return value if isinstance(value, Tensor) else constant(value)
+
+
+def in_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return the function of a tensor that computes between float16 and float16 in float32, and so does its gradient.
+
+    Half precision ends at 65,504, which a sum over a row or a square soon passes where the result does not.
+    """
+
+    @wraps(function)
+    def wide(value: TensorLike, *others: Any, **settings: Any) -> Tensor:
+        tensor = as_tensor(value)
+        if tensor.dtype != np.float16:
+            return function(tensor, *others, **settings)
+        return astype(function(astype(tensor, np.float32), *others, **settings), np.float16)
+
+    return wide
 
 
 def axis_of(kind: str, shape: tuple[int, ...], axis: Any) -> int:

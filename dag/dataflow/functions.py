@@ -17,7 +17,7 @@ from ..errors import BadTensor
 from . import contracting, convolving, elementwise, indexing, normalising, reducing, shaping  # noqa: F401  (the tables)
 from .arguments import Axis as Axis
 from .arguments import as_tensor as as_tensor
-from .arguments import axes_of, axis_of
+from .arguments import axes_of, axis_of, in_float32
 from .products import dot, einsum, matmul, tensordot
 from .rearranging import (
     broadcast_to,
@@ -178,6 +178,7 @@ def sum(value: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
     return _folded("sum", value, axis, keepdims)
 
 
+@in_float32
 def mean(value: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return the mean over ``axis``, by default over all."""
     tensor = as_tensor(value)
@@ -185,6 +186,7 @@ def mean(value: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor
     return _folded("sum", tensor, axis, keepdims) / count
 
 
+@in_float32
 def var(value: TensorLike, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> Tensor:
     """Return the mean square of the differences from the mean; ``ddof`` is taken from the number divided by."""
     tensor = as_tensor(value)
@@ -193,6 +195,7 @@ def var(value: TensorLike, axis: Axis = None, *, ddof: int = 0, keepdims: bool =
     return sum(square(differences), axis, keepdims) / builtins.max(count - ddof, 0)
 
 
+@in_float32
 def std(value: TensorLike, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> Tensor:
     """Return the square root of ``var``."""
     return sqrt(var(value, axis, ddof=ddof, keepdims=keepdims))
@@ -224,6 +227,7 @@ def cumsum(value: TensorLike, axis: int | None = None) -> Tensor:
     return apply("cumsum", tensor, axis=axis_of("cumsum", tensor.shape, axis or 0), reverse=False)
 
 
+@in_float32
 def logsumexp(value: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return the logarithm of the sum of exp of the elements along ``axis``, for elements of any size."""
     tensor = as_tensor(value)

@@ -16,7 +16,7 @@ from .elementwise import Form
 from .normalising import check_ids
 from .shaping import MOVING
 from .tables import Kernel, Traits, define
-from .tensor import DType, Tensor, apply, show
+from .tensor import DType, Tensor, apply, dtype_of, show
 
 ADDING = Traits(flops=lambda node: node.inputs[0].size)
 
@@ -145,7 +145,7 @@ def _scatter_along_kernel(node: Tensor) -> Kernel:
 
 def _one_hot_rule(ids: Tensor, *, depth: int, dtype: DType) -> Form:
     _check_kind("one_hot", ids)
-    return (*ids.shape, depth), np.dtype(dtype)
+    return (*ids.shape, depth), dtype_of(dtype)
 
 
 def _one_hot_kernel(node: Tensor) -> Kernel:

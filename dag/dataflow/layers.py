@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadTensor
-from .arguments import as_tensor, axis_of, ids_of, pair_of
+from .arguments import as_tensor, axis_of, ids_of, in_float32, pair_of
 from .convolving import check_strides
 from .elementwise import broadcast
 from .functions import maximum, mean, reshape, swapaxes, tanh, where
@@ -25,6 +25,7 @@ def relu(value: TensorLike) -> Tensor:
     return apply("relu", value)
 
 
+@in_float32
 def gelu(value: TensorLike) -> Tensor:
     """Return x * Phi(x) by x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x**3))) (Hendrycks & Gimpel 2016, section 2)."""
     x = as_tensor(value)
@@ -33,12 +34,14 @@ def gelu(value: TensorLike) -> Tensor:
     return x * (tanh(inner) * 0.5 + 0.5)
 
 
+@in_float32
 def softmax(value: TensorLike, axis: int = -1) -> Tensor:
     """Return exp of the elements over its sum along ``axis``, for elements of any size."""
     tensor = as_tensor(value)
     return apply("softmax", tensor, axis=axis_of("softmax", tensor.shape, axis))
 
 
+@in_float32
 def log_softmax(value: TensorLike, axis: int = -1) -> Tensor:
     """Return the logarithm of ``softmax``, also where that is 0 in floating point."""
     tensor = as_tensor(value)
@@ -55,7 +58,12 @@ def softmax_cross_entropy(logits: TensorLike, labels: TensorLike) -> Tensor:
     tensor = as_tensor(logits)
     if not tensor.ndim:
         raise BadTensor("softmax_cross_entropy: logits have a last dimension for the classes, got ()")
-    return apply("softmax_cross_entropy", tensor, ids_of("softmax_cross_entropy", labels, tensor.shape[-1]))
+    return _cross_entropy(tensor, ids_of("softmax_cross_entropy", labels, tensor.shape[-1]))
+
+
+@in_float32
+def _cross_entropy(logits: TensorLike, labels: Tensor) -> Tensor:
+    return apply("softmax_cross_entropy", logits, labels)
 
 
 def layer_norm(
@@ -67,7 +75,7 @@ def layer_norm(
     """
     if not isinstance(epsilon, (int, float)) or epsilon < 0:
         raise BadTensor(f"layer_norm: epsilon is a number from 0 on, got {epsilon!r:.60}")
-    made = apply("normalise", value, epsilon=float(epsilon))
+    made = _normalised(value, float(epsilon))
     for name, each in (("scale", scale), ("shift", shift)):
         if each is None:
             continue
@@ -78,6 +86,11 @@ def layer_norm(
             )
         made = made * given if name == "scale" else made + given
     return made
+
+
+@in_float32
+def _normalised(value: TensorLike, epsilon: float) -> Tensor:
+    return apply("normalise", value, epsilon=epsilon)
 
 
 def attention(query: TensorLike, key: TensorLike, value: TensorLike, causal: bool = False) -> Tensor:

@@ -171,9 +171,12 @@ def clip_by_global_norm(gradients: Any, max_norm: float) -> tuple[Any, Tensor]:
     if not tensors or not all(is_float(each) for each in tensors):
         raise BadTensor(f"gradients are tensors of floats, got {gradients!r:.80}")
     with scope("clip"):
-        norm = apply("sqrt", total([(each * each).sum() for each in tensors]))
+        # In half precision the squares would be infinite from a norm of 256 on, and the gradients then 0.
+        wide = [astype(each, np.float32) if each.dtype == np.float16 else each for each in tensors]
+        norm = apply("sqrt", total([(each * each).sum() for each in wide]))
         scale = max_norm / apply("maximum", norm, constant(max_norm, norm.dtype))
-        return rebuild([each * astype(scale, each.dtype) for each in tensors]), norm
+        scaled = [wider * astype(scale, wider.dtype) for wider in wide]
+        return rebuild([astype(each, own.dtype) for each, own in zip(scaled, tensors, strict=True)]), norm
 
 
 def _scalar(value: Any, like: Tensor) -> Any:

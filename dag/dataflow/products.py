@@ -9,7 +9,7 @@ from ..errors import BadTensor
 from .arguments import as_tensor, axis_of
 from .rearranging import reshape, transpose
 from .tables import FUNCTIONS
-from .tensor import Tensor, TensorLike, apply, show
+from .tensor import Tensor, TensorLike, apply, astype, show
 
 
 def matmul(left: TensorLike, right: TensorLike) -> Tensor:
@@ -123,10 +123,10 @@ def _check_subscripts(subscripts: str, terms: list[str], wanted: str, tensors: l
 
 
 def _summed(value: Tensor, letters: Sequence[str], kept: Collection[str]) -> tuple[Tensor, list[str]]:
-    """Return ``value`` summed over the axes whose letters are not kept, and the letters that remain."""
+    """Return ``value`` summed over the axes whose letters are not kept, in its dtype, and the letters that remain."""
     gone = tuple(at for at, letter in enumerate(letters) if letter not in kept)
     summed = apply("sum", value, axis=gone, keepdims=False) if gone else value
-    return summed, [letter for letter in letters if letter in kept]
+    return astype(summed, value.dtype), [letter for letter in letters if letter in kept]
 
 
 def _contracted(
