@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .arena import Arena
+from .cores import Spreading, current_core
 from .peer_memory import ring, sleep_while
 from .transport import Watch
 
@@ -26,11 +27,11 @@ SHORT_BYTES = 16 << 10
 #: Where the data of a letter lies: in the writer's arena, in its own memory, or block by block in its arena.
 SHARED, PRIVATE, STAGED = 1, 2, 3
 
-ASLEEP, CHECK, FIRST_BOX = 0, LINE, 2 * LINE
+ASLEEP, CHECK, CORE, FIRST_BOX = 0, LINE, 2 * LINE, 3 * LINE
 TAKEN, READABLE, BOX_WORDS = 0, 1, (1 + LETTERS) * LINE
 
 #: A rank that waits looks so often before it lets others run, so long before it sleeps, and sleeps so long at most.
-LOOKS = 200
+LOOKS = 100
 YIELD_S = 200e-6
 SLEEP_S = 1e-3
 LONG_SLEEP_S = 5e-3
@@ -79,6 +80,10 @@ class Box:
     def mine(self) -> int:
         """Return whose arena this is, by the number that its owner put there."""
         return self._other[CHECK]
+
+    def core(self) -> int:
+        """Return the core that the peer ran on when it began its last exchange."""
+        return self._other[CORE]
 
     def room(self) -> bool:
         """Return whether another letter may be written."""
@@ -154,11 +159,16 @@ class Box:
 class Waiting:
     """How a rank waits for words of its peers: it looks, then lets others run, then sleeps, and says so to its watch."""
 
-    def __init__(self, own: Arena, watch: Watch, size: int) -> None:
+    def __init__(self, own: Arena, watch: Watch, rank: int, size: int) -> None:
         self._words, self._bed = own.words(), own.address + ASLEEP * 8
         self._watch = watch
+        self._spreading = Spreading(rank)
         # With fewer cores than ranks the one that is waited for may need this one's.
         self._looks = LOOKS if size <= len(os.sched_getaffinity(0)) else 1
+
+    def begin(self) -> None:
+        """Note where this rank runs."""
+        self._words[CORE] = current_core() & 0xFFFF
 
     def wait(
         self, flags: Sequence[Flag], boxes: dict[int, Box], meanwhile: Callable[[], None] | None = None
@@ -174,6 +184,7 @@ class Waiting:
             flags = [flag for flag in flags if flag[1][flag[2]] < flag[3]]
             if not flags:
                 return
+        self._spreading.step_aside({peer: box.core() for peer, box in boxes.items()})
         begun = time.monotonic()
         seconds, sleep_s = 0.0, SLEEP_S
         while True:

@@ -21,7 +21,8 @@ from .peer_memory import PeerMemory, allow_siblings, why_not
 from .schedule import bounds
 from .transport import Array, Fold, Gather, Seat, Send, Watch
 
-#: Operands are folded in pieces of so many bytes, over all operands: they stay in a core's cache.
+#: Operands are folded in pieces of so many bytes, over all operands: they stay in a core's cache.  Twice as many where they
+#: come by the system's calls, whose own cost shows in smaller ones.
 PIECES_BYTES = 1 << 20
 #: Memory of peers is copied through the arena up to this size of an array, and read in place above it: larger arrays of
 #: NumPy lie on huge pages, and the system looks up each page that it reads from.
@@ -46,12 +47,12 @@ class Shared:
         self._token, self._watch = seat.token, watch
         self._arena = Arena(head_bytes(self.size))
         self._arena.words()[CHECK] = self._check(self.rank)
-        self._waiting = Waiting(self._arena, watch, self.size)
+        self._waiting = Waiting(self._arena, watch, self.rank, self.size)
         self._boxes: dict[int, Box] = {}
         self._memories: dict[int, PeerMemory] = {}
         self._open: bool | None = None
         self._proof = np.frombuffer(self._digest(self.rank), np.uint8)
-        self._scratch = np.empty((2, PIECES_BYTES // 2), np.uint8)
+        self._scratch = np.empty((2, PIECES_BYTES), np.uint8)
         self._scratch_at = [_address(each) for each in self._scratch]
         self._stage: Array | None = None
         #: Of exchanges that failed: a peer may still write there.
@@ -77,6 +78,7 @@ class Shared:
 
     def exchange(self, sends: Sequence[Send], gathers: Sequence[Gather]) -> None:
         """See ``Transport``."""
+        self._waiting.begin()
         unsent = deque(sends)
         receipts: dict[int, Flag] = {}
         staged = self._staging(sends)
@@ -151,7 +153,9 @@ class Shared:
                 else None
                 for each in gather.sources
             ]
-            self._fold(target, operands, gather.fold)
+            self._fold(
+                target, operands, gather.fold, twice=any(each.kind == PRIVATE for each in letters.values())
+            )
         for box in boxes:
             box.take()
 
@@ -165,6 +169,7 @@ class Shared:
         """
         if len(self._boxes) < self.size - 1 or buffer.nbytes <= SHORT_BYTES:
             return False
+        self._waiting.begin()
         try:
             self._fold_and_share(buffer, fold, finish)
         except BaseException:
@@ -225,17 +230,18 @@ class Shared:
         """Fold this rank's part of ``start`` to ``stop`` of all buffers into all of them."""
         own, end = self._part(start, stop)
         operands: list[Operand | None] = []
-        writers = []
+        writers, twice = [], False
         for source in range(self.size):
             if source == self.rank:
                 operands.append(None)
                 continue
             box = self._boxes[source]
             letter = self._letter(box, buffer.nbytes)
+            twice = twice or letter.kind == PRIVATE
             begin = letter.where + (own - start if letter.kind == STAGED else own) * buffer.itemsize
             operands.append(self._operand(box, letter.kind, begin, end - own, buffer.dtype))
             writers.append(self._writer(box, letter.kind, begin, end - own, buffer.dtype))
-        self._fold(buffer[own:end], operands, fold, finish, writers)
+        self._fold(buffer[own:end], operands, fold, finish, writers, twice=twice)
 
     def _fold(
         self,
@@ -244,9 +250,11 @@ class Shared:
         fold: Fold,
         finish: Callable[[Array], object] | None = None,
         writers: Sequence[Callable[[int, Array], None]] = (),
+        *,
+        twice: bool,
     ) -> None:
         """Fold operands in their order into ``target``, which is the operand None; finish each piece and give it to writers."""
-        piece = PIECES_BYTES // max(2, len(operands)) // target.itemsize
+        piece = (PIECES_BYTES << twice) // max(2, len(operands)) // target.itemsize
         scratch = self._scratch[0].view(target.dtype)
         first, *others = operands
         for start in range(0, len(target), piece):
