@@ -29,6 +29,7 @@ from jobs.compare_cluster import ClusterUse
 from jobs.compare_driver import Way
 from jobs.compare_rows import Seen, graph_engine, mapreduce_engine
 from jobs.compare_watch import watch_processes
+from jobs.machine import describe_machine
 from jobs.report.derive import covered
 from jobs.report.model import Comparison, Drawing, Edge, Engine, Moment, Parallelism, Rewrites
 from jobs.sizes import exact_size
@@ -41,6 +42,7 @@ from mapreduce.scratch import Scratch
 from mapreduce.tuning import worker_environment
 
 MOST_SINGLE_RUNS = 3  # of the baseline in one thread, which is slow
+CACHE = "input in the page cache after the first run; outputs and intermediates on local disk"
 PACKAGES = ("mrdag", "numpy", "pyarrow", "dask", "distributed", "fsspec")
 
 #: Of ``mr run``, for the options that it shares with ``mr compare``.
@@ -121,7 +123,7 @@ def compare(
         output_sha256=digests.first[1],
         command=command,
         started=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        machine=_machine(),
+        machine=describe_machine() | {"cache": CACHE},
         versions={"Python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
         memory_limit_bytes=max(options.workers, 1) * options.memory_bytes,
         threads_per_worker=1,
@@ -310,27 +312,6 @@ def _command(way: Way) -> str:
     for flag, value in said.items():
         words += [] if value is None else [flag, str(value)]
     return shlex.join(words)
-
-
-def _machine() -> dict[str, str]:
-    model = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    model = line.partition(":")[2].strip()
-                    break
-    except OSError:
-        pass
-    import psutil
-
-    return {
-        "cpu": model,
-        "cores": str(len(os.sched_getaffinity(0))),
-        "memory": f"{psutil.virtual_memory().total / 1e9:.1f} GB",
-        "kernel": f"{platform.system()} {platform.release()}",
-        "cache": "input in the page cache after the first run; outputs and intermediates on local disk",
-    }
 
 
 def _warnings(runs: int) -> Iterator[str]:

@@ -161,6 +161,10 @@ class Comm:
             nbytes, lambda vector: self.allreduce(vector, op, algorithm, wait=False), lambda n, kind: self.empty(n, kind)
         )  # fmt: skip
 
+    def prepared(self, x: Array, op: Op = "sum", algorithm: Algorithm = "auto") -> Prepared:
+        """Return what ``allreduce`` of such an array runs: its schedule, and the dtype that travels; nothing is sent."""
+        return self._preparing.prepare("allreduce", x.dtype, x.shape, op, algorithm)
+
     def part(self, elements: int) -> slice:
         """Return which of so many elements are this rank's in ``reduce_scatter`` and ``all_gather_parts``."""
         at = bounds(elements, self.size)

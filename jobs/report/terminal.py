@@ -36,7 +36,7 @@ def print_comparison(comparison: Comparison) -> None:
         console.print()
         if titled.title:
             console.print(titled.title, style="bold", highlight=False, markup=False)
-        console.print(_grid(_with_noise_in_words(titled.table)))
+        console.print(grid(_with_noise_in_words(titled.table)))
     if idle := say_idle(comparison):
         console.print()
         console.print(idle, highlight=False, markup=False)
@@ -44,21 +44,22 @@ def print_comparison(comparison: Comparison) -> None:
         console.print()
         if shown := say_shown(comparison):
             console.print(shown, highlight=False, markup=False)
-        console.print(_grid(time_table(comparison)))
+        console.print(grid(time_table(comparison)))
 
 
-def _grid(table: Table) -> Grid:
+def grid(table: Table) -> Grid:
+    """Return a table for a terminal, its first column whole and the others to the right."""
     from rich.table import Table as Grid
     from rich.text import Text
 
-    grid = Grid(box=None, pad_edge=False)
+    made = Grid(box=None, pad_edge=False)
     for number, name in enumerate(table.head):
-        grid.add_column(
+        made.add_column(
             Text(name), justify="right" if number else "left", overflow="fold", no_wrap=not number
         )
     for row in table.rows:
-        grid.add_row(*(Text(cell.text, style="red" if cell.marked else "") for cell in row))
-    return grid
+        made.add_row(*(Text(cell.text, style="red" if cell.marked else "") for cell in row))
+    return made
 
 
 def _with_noise_in_words(table: Table) -> Table:
