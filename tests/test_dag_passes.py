@@ -135,6 +135,21 @@ def test_all_passes_report_what_they_did_and_what_not() -> None:
     assert "fused" not in {node.op.kind for node in alone.nodes}
 
 
+def test_a_tree_of_tensors_does_for_its_graph() -> None:
+    x = df.input("x", (4, 4))
+    loss = df.sum(x * 1 + x * 1)
+    tree = {"loss": loss, "other": [x * 1]}
+    for ask in (
+        lambda graph: df.optimise(graph).graph, df.simplify, df.eliminate_common, df.fold_constants, df.fuse, df.verify,
+        lambda graph: df.rematerialise(graph, 1000), lambda graph: df.dead_code(graph, [loss]),
+        lambda graph: Graph(df.plan_memory(graph).outputs),
+    ):  # fmt: skip
+        assert [each.name for each in ask(tree).nodes] == [each.name for each in ask(df.graph_of(tree)).nodes]
+        with pytest.raises(BadTensor, match="a graph of tensors is wanted, got 3 in it"):
+            ask([x, 3])
+    assert df.choose_runner(tree).runner == "rank"
+
+
 def test_the_order_of_rounds_leaves_nothing_for_a_second_call() -> None:
     for model in (perceptron, transformer):
         made = df.optimise(Graph(tuple(model("float32")[0]))).graph

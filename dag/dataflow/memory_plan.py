@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..errors import BadTensor
 from ..graph import Graph
+from .inputs import graph_of
 from .memory_order import anti_dependencies, order_for_memory
 from .memory_views import Storages
 from .tables import TRAITS
@@ -110,13 +112,13 @@ class MemoryPlan:
 
 
 def plan_memory(
-    graph: Graph,
+    graph: Graph | Any,
     donated: Collection[Tensor] = (),
     *,
     in_place: bool = True,
     reorder: bool = True,
 ) -> MemoryPlan:
-    """Return where each value of ``graph`` lives and until when.
+    """Return where each value of ``graph``, or of a tree of tensors, lives and until when.
 
     Args:
         donated: inputs whose memory may be overwritten by an output of the same shape and dtype.  An output takes it only where
@@ -128,6 +130,7 @@ def plan_memory(
     Raises:
         BadTensor: a donated tensor is no input.
     """
+    graph = graph_of(graph)
     for each in donated:
         if each.op.kind != "input":
             raise BadTensor(f"only inputs can be donated; {each.name!r} is made by {each.op.kind!r}")

@@ -19,6 +19,7 @@ import numpy as np
 from ..graph import Graph, Op
 from ..run import run
 from .branches import Choice, Speed, choose, task_graph, tasks_of
+from .inputs import graph_of
 from .program import Program, taken
 from .tensor import Tensor
 from .trees import flatten
@@ -64,9 +65,9 @@ def evaluate(
     return rebuild(_run_tasks(program.graph, values, backend, workers, scheduler))
 
 
-def choose_runner(graph: Graph, *, workers: int | None = None) -> Choice:
+def choose_runner(graph: Graph | Any, *, workers: int | None = None) -> Choice:
     """Say whether running the branches of ``graph`` side by side pays on this machine, and why."""
-    return choose(graph, workers=workers or len(os.sched_getaffinity(0)), speed=measure_speed())
+    return choose(graph_of(graph), workers=workers or len(os.sched_getaffinity(0)), speed=measure_speed())
 
 
 @functools.cache

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..graph import Graph
+from .inputs import graph_of
 from .passes_base import Notes, Rewritten
 from .passes_common import eliminate_common
 from .passes_fold import fold_constants
@@ -15,9 +18,9 @@ MOST_ROUNDS = 20
 
 
 def optimise(
-    graph: Graph, *, fused: bool = True, least_fused_bytes: int = 0, check: bool = False
+    graph: Graph | Any, *, fused: bool = True, least_fused_bytes: int = 0, check: bool = False
 ) -> Rewritten:
-    """Return the graph after all passes, and what they did and declined, a line each.
+    """Return the graph, or that of a tree of tensors, after all passes, and what they did and declined, a line each.
 
     Simplifying comes first, since it makes equals look equal; then what is there twice goes; then constants are folded, which
     gives new ones and zeros to simplify: the three run until nothing changes.  Fusion is last, as it hides operators from the
@@ -33,6 +36,7 @@ def optimise(
     """
     checked = verify if check else _unchanged
     notes = Notes()
+    graph = graph_of(graph)
     checked(graph)
     for _ in range(MOST_ROUNDS):
         done = len(notes.applied)

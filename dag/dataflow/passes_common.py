@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from typing import Any
 
 from ..errors import BadGraph
 from ..graph import Graph
+from .inputs import graph_of
 from .passes_base import Notes, exact_key, names_again, rebuild
 from .tensor import Tensor
 
@@ -17,12 +19,13 @@ COMMUTATIVE = frozenset(
 )
 
 
-def eliminate_common(graph: Graph, notes: Notes | None = None) -> Graph:
+def eliminate_common(graph: Graph | Any, notes: Notes | None = None) -> Graph:
     """Return a graph in which what does the same to the same inputs is computed once.
 
     Two inputs are two, whatever they are given.  What ``checkpoint`` and ``rematerialise`` compute again stays apart from the
     first time: it stands behind a barrier, whose second input says when, so that it is no equal of the first.
     """
+    graph = graph_of(graph)
     said = notes or Notes()
     outputs = set(graph.outputs)
     seen: dict[Hashable, Tensor] = {}
@@ -43,12 +46,13 @@ def eliminate_common(graph: Graph, notes: Notes | None = None) -> Graph:
     return rebuild(graph, change)
 
 
-def dead_code(graph: Graph, wanted: Iterable[Tensor | str]) -> Graph:
+def dead_code(graph: Graph | Any, wanted: Iterable[Tensor | str]) -> Graph:
     """Return the graph of the outputs that are ``wanted``, nodes or names, in the order of the graph, and of what they need.
 
     Raises:
         BadGraph: one of them is no output of the graph.
     """
+    graph = graph_of(graph)
     names = {each if isinstance(each, str) else each.name for each in wanted}
     unknown = names - {node.name for node in graph.outputs}
     if unknown:

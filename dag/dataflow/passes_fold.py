@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph
+from .inputs import graph_of
 from .passes_base import Notes, rebuild
 from .tables import KERNELS, TRAITS
 from .tensor import Tensor, constant
@@ -17,12 +18,13 @@ Array = np.ndarray[Any, Any]
 SMALL_BYTES = 1024
 
 
-def fold_constants(graph: Graph, notes: Notes | None = None, *, limit_bytes: int = 2**24) -> Graph:
+def fold_constants(graph: Graph | Any, notes: Notes | None = None, *, limit_bytes: int = 2**24) -> Graph:
     """Return a graph in which what depends on constants alone is a constant, computed by the NumPy kernels.
 
     Left are views of constants, which cost nothing as they are; results over ``limit_bytes``; and results over 1 KiB that are
     larger than what they are computed from, such as arithmetic on a broadcast number, which would only take memory.
     """
+    graph = graph_of(graph)
     said = notes or Notes()
     known: dict[Tensor, Array] = {}
     own_bytes: dict[Tensor, int] = {}

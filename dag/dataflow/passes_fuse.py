@@ -13,6 +13,7 @@ from typing import Any
 
 from ..graph import Graph, Node
 from .fused import Step
+from .inputs import graph_of
 from .memory_plan import plan_memory
 from .passes_base import Notes, derived, rebuild, tensors
 from .tables import TRAITS
@@ -43,12 +44,13 @@ class _Order:
     careful: bool
 
 
-def fuse(graph: Graph, notes: Notes | None = None, *, least_bytes: int = 0) -> Graph:
+def fuse(graph: Graph | Any, notes: Notes | None = None, *, least_bytes: int = 0) -> Graph:
     """Return a graph in which elementwise operators of one shape, single-used between them, are one ``fused`` operator each.
 
     A fused operator has no derivative.  Groups that would raise the planned peak of memory (``plan_memory``) are not fused, nor
     are those whose result has fewer than ``least_bytes``.
     """
+    graph = graph_of(graph)
     said = notes or Notes()
     ways: list[tuple[int, list[_Group], list[_Group], Notes]] = []
     for careful in (False, True):

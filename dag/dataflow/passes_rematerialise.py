@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import TooLarge
 from ..graph import Graph
 from ..rewrite_base import Names
+from .inputs import graph_of
 from .memory_plan import MemoryPlan, plan_memory
 from .memory_views import Storages
 from .passes_base import Notes, derived, tensors
@@ -80,7 +81,7 @@ class _Peak:
         return [self.at[user] for user in self.users[node] if self.at[user] > self.step]
 
 
-def rematerialise(graph: Graph, limit_bytes: int, notes: Notes | None = None) -> Graph:
+def rematerialise(graph: Graph | Any, limit_bytes: int, notes: Notes | None = None) -> Graph:
     """Return a graph whose planned peak, ``plan_memory(graph).peak_bytes``, is within ``limit_bytes``; the bits stay.
 
     Matrix products are computed again only where nothing cheaper is left.  Inputs and constants do not count, as in the plan.
@@ -90,6 +91,7 @@ def rematerialise(graph: Graph, limit_bytes: int, notes: Notes | None = None) ->
     Raises:
         TooLarge: no choice of values that this pass finds keeps within the limit; says which limit it can keep.
     """
+    graph = graph_of(graph)
     before = plan_memory(graph)
     least_bytes = before.peak_bytes
     # With a lower aim more is computed again at once, which costs more and leads further down.

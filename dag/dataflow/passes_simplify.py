@@ -8,12 +8,14 @@ which the product reads as it lies.  Sums are not regrouped, as floats would rou
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from ..errors import BadTensor
 from ..graph import Graph
 from .boundaries import PASSED_ON
+from .inputs import graph_of
 from .passes_base import Names, Notes, derived, names_again, rebuild, sized
 from .tables import TRAITS, shape_rule
 from .tensor import DType, Tensor
@@ -22,7 +24,7 @@ from .tensor import DType, Tensor
 MOST_ELEMENTS = 4096
 
 
-def simplify(graph: Graph, notes: Notes | None = None) -> Graph:
+def simplify(graph: Graph | Any, notes: Notes | None = None) -> Graph:
     """Return a graph without the operators that change nothing.
 
     Gone are: x * 1, x / 1, x - 0, x + -0.0 and the like where shape and dtype stay; -(-x); casts, reshapes, transposes,
@@ -30,6 +32,7 @@ def simplify(graph: Graph, notes: Notes | None = None) -> Graph:
     ``barrier`` stays); a broadcast before an elementwise operator, which broadcasts by itself.  Elementwise operators on
     nothing but broadcast values work before the broadcast.
     """
+    graph = graph_of(graph)
     said = notes or Notes()
     while True:  # what one walk makes unused may be what another rule waits for
         walk = Notes()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..errors import BadGraph, BadTensor
 from ..graph import Graph
+from .inputs import graph_of
 from .tables import shape_rule
 from .tensor import Tensor, show
 
 
-def verify(graph: Graph) -> Graph:
+def verify(graph: Graph | Any) -> Graph:
     """Return the graph if it can run: inputs before users, a name for each, and shapes and dtypes as the operators' rules say.
 
     Raises:
@@ -16,6 +19,7 @@ def verify(graph: Graph) -> Graph:
         BadTensor: a shape, a dtype or a size is not what the operator gives.
         UnknownOperator: an operator is in no table.
     """
+    graph = graph if isinstance(graph, Graph) else graph_of(graph)
     at = {node: number for number, node in enumerate(graph.nodes)}
     names = {node.name for node in graph.nodes}
     if len(names) < len(graph.nodes) or len(at) < len(graph.nodes):
