@@ -35,7 +35,7 @@ PURE += tuple(
     f"dag/collectives/{name}.py"
     for name in (
         "schedule", "ring", "server", "direct", "trees", "halving", "two_level", "binomial", "plans", "check", "count", "choose",
-        "operators", "transport", "execute", "prepared", "verdicts", "buckets", "simulate",
+        "operators", "transport", "execute", "prepared", "verdicts", "buckets", "simulate", "draw",
     )
 )  # fmt: skip
 IMPURE = {"os", "time", "threading", "fsspec", "dask", "distributed", "subprocess", "socket"}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .check import check
 from .count import Counts, count
+from .draw import draw_svg
 from .operators import Operator
 from .plans import algorithms, plan
 from .schedule import Schedule, Step, bounds
@@ -29,6 +30,7 @@ __all__ = [
     "bounds",
     "check",
     "count",
+    "draw_svg",
     "join",
     "launch",
     "plan",
