@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dag import dataflow as df
 from dag.dataflow.backends import backend_named
-from dag.dataflow.trees import flatten, map_tree, names
+from dag.dataflow.trees import flatten, map_tree
 from dag.errors import NotFinite
 from jobs.train_data import Examples
 from jobs.train_models import Model, Tree
@@ -207,7 +207,8 @@ class Training:
         return self._order[at * self.batch : (at + 1) * self.batch]
 
     def _step_program(self, batch: int) -> df.Program:
-        params, memory = self._tensors(self._like)
+        params = df.inputs_like(self._like.params, "params.")
+        memory = df.inputs_like(self._like.memory, "optimiser.")
         inputs, targets = self.model.inputs(batch, self.settings.dtype), self.model.targets(batch)
 
         def loss_of(params: Tree) -> df.Tensor:
@@ -222,24 +223,12 @@ class Training:
         )  # fmt: skip
 
     def _score_program(self, batch: int) -> df.Program:
-        params, _ = self._tensors(self._like)
+        params = df.inputs_like(self._like.params, "params.")
         inputs, targets = self.model.inputs(batch, self.settings.dtype), self.model.targets(batch)
         scores = self.model.scores(params, inputs)
         return df.Program(
             (mean_loss(scores, targets), scores), (params, inputs, targets), backend=self._backend
         )
-
-    def _tensors(self, state: State) -> tuple[Tree, Tree]:
-        def stand_ins(tree: Tree, prefix: str) -> Tree:
-            leaves, rebuild = flatten(tree)
-            return rebuild(
-                [
-                    df.input(name, np.shape(leaf), np.asarray(leaf).dtype)
-                    for name, leaf in zip(names(tree, prefix), leaves, strict=True)
-                ]
-            )
-
-        return stand_ins(state.params, "params."), stand_ins(state.memory, "optimiser.")
 
     def _carried(self, tree: Tree) -> Tree:
         """Return the arrays of a tree as copies of the backend's own, which it may overwrite."""

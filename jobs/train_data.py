@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,6 +66,8 @@ class DataSet:
         by_column: each column is to be divided by its own deviation; else ``whole`` stands for all.
         whole: the largest value, of pictures.
         in_order: what is held out comes from the end, since neighbours depend on each other.
+        features: names of the columns.
+        digest: other data have another.
     """
 
     examples: Examples
@@ -75,7 +77,7 @@ class DataSet:
     whole: float = 1.0
     in_order: bool = False
     features: tuple[str, ...] = ()
-    digest: str = field(default="")
+    digest: str = ""
 
     def split(self, fraction: float, seed: int) -> tuple[Examples, Examples]:
         """Return the examples to learn from, and those held out: a ``fraction`` of all, the same for the same seed.

@@ -1,7 +1,7 @@
 """The models that ``mr train`` knows: functions from trees of parameters and inputs to scores, written as dataflow graphs.
 
-A model is a value that JSON can hold; its parameters are nested dicts and lists.  Adding one is a class with ``start`` and
-``scores`` and a line in ``MODELS``.  Nothing here trains or reads files.
+A model is a value that JSON can hold; its parameters are nested dicts and lists.  Adding one is a class that is a ``Model``, a
+line in ``MODELS``, and in ``train_run`` how its data are read.  Nothing here trains or reads files.
 """
 
 from __future__ import annotations

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from dag import dataflow as df
-from dag.dataflow.trees import flatten, map_tree, names
 from jobs.train_data import Scaling
 from jobs.train_models import Mlp, model_from
 from jobs.train_weights import load
@@ -35,16 +32,7 @@ def predict(path: str, inputs: npt.ArrayLike, *, backend: str = "numpy") -> list
     dtype = saved.about["settings"]["dtype"]
     scaling = Scaling(shift=saved.arrays["scaling.shift"], scale=saved.arrays["scaling.scale"])
     like = model.start(np.random.default_rng(0), dtype)
-    stand_ins = _stand_ins(like)
-    given = model.inputs(len(rows), dtype)
-    program = df.Program(
-        df.argmax(model.scores(stand_ins, given), axis=-1), (stand_ins, given), backend=backend
-    )
+    params, given = df.inputs_like(like, "params."), model.inputs(len(rows), dtype)
+    program = df.Program(df.argmax(model.scores(params, given), axis=-1), (params, given), backend=backend)
     chosen = program(saved.tree("params.", like), scaling.of(rows, dtype))
     return [saved.about["classes"][at] for at in np.asarray(chosen).tolist()]
-
-
-def _stand_ins(tree: Any) -> Any:
-    _, rebuild = flatten(tree)
-    named = rebuild(names(tree, "params."))
-    return map_tree(lambda name, leaf: df.input(name, leaf.shape, leaf.dtype), named, tree)

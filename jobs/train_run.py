@@ -61,7 +61,7 @@ READING: dict[str, dict[str, Any]] = {
     "mlp": {"label": "label", "features": (), "format": None},
     "transformer": {},
 }
-"""What can be said of how data are read, likewise."""
+"""What can be said of how the data of each model are read, and what holds if nothing is."""
 EPOCHS = 10
 SAVE_EVERY_S = 1.0
 

@@ -1,4 +1,4 @@
-"""The matrix product, where the time goes; what else multiplies and adds along an axis comes to it (see ``functions``)."""
+"""The matrix product, where the time goes; what else multiplies and adds along an axis comes to it (see ``products``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Operators that fold elements along axes: sums, extremes, running sums, and the sum back to a shape that was broadcast.
 
 ``axis`` is a sorted tuple of axes from 0 on (one axis for ``argmax``, ``argmin`` and ``cumsum``); an axis or tuple as users
-write it is brought to that form in ``functions``.
+write it is brought to that form in ``arguments``.
 """
 
 from __future__ import annotations
