@@ -235,7 +235,7 @@ def test_a_step_can_be_differentiated_by_its_rate() -> None:
         (lambda p: df.sgd(0.1).step([np.arange(2)], [p], {"step": 0}), BadTensor,
          "sgd: parameters are tensors of floats"),
         (lambda p: df.sgd(np.ones(2)).step({"p": p}, {"p": p}, {"step": 0}), BadTensor,
-         r"the learning rate must have the shape \(\), got \(2,\)"),
+         r"the learning rate must be a number, or have the shape \(\), got \(2,\)"),
         (lambda p: df.adam(beta2=1.0), ValueError, "beta2 must be from 0 to below 1, got 1.0"),
         (lambda p: df.momentum(0.1, -0.5), ValueError, "decay must be from 0 to below 1, got -0.5"),
         (lambda p: df.clip_by_global_norm([p], 0), ValueError, "max_norm must be above 0, got 0"),
@@ -254,3 +254,27 @@ def test_gradients_of_half_precision_are_clipped_by_a_norm_that_does_not_overflo
     assert found.dtype == np.float16
     np.testing.assert_allclose(length, 3000, rtol=1e-6)
     np.testing.assert_array_equal(found, np.full(100, 3, np.float16))
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (
+            lambda x: df.adam().step(x, x, {}),
+            "adam: the state is a dict with step, mean, square, as start makes it, got {}",
+        ),
+        (
+            lambda x: df.sgd(0.1).step(x, x, None),
+            "sgd: the state is a dict with step, as start makes it, got None",
+        ),
+        (
+            lambda x: df.sgd("fast").step(x, x, {"step": 0}),
+            "the learning rate must be a number, .* got 'fast'",
+        ),  # type: ignore[arg-type]
+        (lambda x: df.momentum(0.1, None), "decay must be from 0 to below 1, got None"),  # type: ignore[arg-type]
+        (lambda x: df.clip_by_global_norm(x, None), "max_norm must be above 0, got None"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_state_and_no_number_is_refused(step: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        step(df.input("x", (2,)))

@@ -103,6 +103,24 @@ def test_strided_inputs_give_what_their_copies_give(graph: Drawn) -> None:
         assert one.flags.c_contiguous or same_bits(one, two)  # what cannot be written over is copied
 
 
+@pytest.mark.parametrize("how", [{}, {"optimise": False}, {"check_nan": True}])
+def test_a_program_of_functions_with_rules_of_their_own_can_be_pickled(how: dict[str, Any]) -> None:
+    halved = df.custom_vjp(lambda v: v / 2)
+    halved.defvjp(lambda v: (v / 2, None), lambda kept, g: (g / 3,))
+    x = df.input("x", (3,), np.float64)
+    slope = df.grad(lambda v: df.sum(df.checkpoint(lambda u: df.sin(halved(u)))(v)))(x)
+    program = df.Program(slope, [x], **how)
+    values = np.array([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(program))(values), program(values))
+    np.testing.assert_allclose(program(values), np.cos(values / 2) / 3, rtol=1e-15)
+
+
+def test_an_input_named_twice_is_refused() -> None:
+    x = df.input("x", (3,))
+    with pytest.raises(BadTensor, match=r"the input Tensor\('x', .* is there twice"):
+        df.Program([x + 1], [x, {"again": x}])
+
+
 def test_donated_parameters_are_updated_where_they_are() -> None:
     program, arrays, (outputs, inputs) = perceptron()
     given_ = [each.copy() for each in arrays]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadTensor
-from .tensor import Tensor, TensorLike, astype, constant, show
+from .tensor import Tensor, TensorLike, array_of, astype, brief, constant, show
 
 Axis = int | Sequence[int] | None
 
@@ -39,7 +39,7 @@ def in_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def axis_of(kind: str, shape: tuple[int, ...], axis: Any) -> int:
     """Return one axis from 0 on; raises BadTensor if ``shape`` has none such."""
     if isinstance(axis, (bool, np.bool_)) or not isinstance(axis, (int, np.integer)):
-        raise BadTensor(f"{kind}: an axis is an integer, got {axis!r:.60}")
+        raise BadTensor(f"{kind}: an axis is an integer, got {brief(axis)}")
     if not -len(shape) <= axis < len(shape):
         raise BadTensor(f"{kind}: axis {axis} is out of range for the shape {show(shape)}")
     return int(axis) % len(shape)
@@ -52,7 +52,7 @@ def axes_of(kind: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     if isinstance(axis, (int, np.integer)):
         return (axis_of(kind, shape, axis),)
     if not isinstance(axis, Sequence) or isinstance(axis, str):
-        raise BadTensor(f"{kind}: an axis is an integer, a tuple of them or None, got {axis!r:.60}")
+        raise BadTensor(f"{kind}: an axis is an integer, a tuple of them or None, got {brief(axis)}")
     axes = sorted(axis_of(kind, shape, each) for each in axis)
     if len(set(axes)) < len(axes):
         raise BadTensor(f"{kind}: an axis is named twice in {tuple(axis)}")
@@ -64,7 +64,7 @@ def sequence_of(kind: str, what: str, values: Any) -> list[Any]:
     try:
         return list(values)
     except TypeError:
-        raise BadTensor(f"{kind}: {what} a sequence, got {values!r:.60}") from None
+        raise BadTensor(f"{kind}: {what} a sequence, got {brief(values)}") from None
 
 
 def fits(value: Any, dtype: Any) -> bool:
@@ -109,7 +109,7 @@ def pair_of(kind: str, name: str, value: Any) -> tuple[int, int]:
     """Return one number or two, for height and width, as two."""
     both = tuple(value) if isinstance(value, Sequence) else (value, value)
     if len(both) != 2 or not all(isinstance(each, (int, np.integer)) for each in both):
-        raise BadTensor(f"{kind}: {name} is an integer, or two for height and width, got {value!r:.60}")
+        raise BadTensor(f"{kind}: {name} is an integer, or two for height and width, got {brief(value)}")
     return int(both[0]), int(both[1])
 
 
@@ -117,7 +117,7 @@ def ids_of(kind: str, ids: TensorLike, length: int) -> Tensor:
     """Return ids as a tensor; those known now are checked now, and negative ones count from the end as in NumPy."""
     if isinstance(ids, Tensor):
         return ids
-    array = np.asarray(ids)
+    array = array_of(ids)
     if array.size == 0 and not isinstance(ids, (np.ndarray, np.generic)):
         array = array.astype(np.intp)
     if array.dtype.kind not in "iu":

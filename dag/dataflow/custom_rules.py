@@ -11,7 +11,7 @@ from ..errors import BadTensor, NotDifferentiable
 from .boundaries import bound
 from .differentiate import in_place_of, is_float, leaves_like, marked, zeros_like
 from .regions import between, depending
-from .tensor import Tensor, constant, show
+from .tensor import Tensor, brief, constant, show
 from .trees import flatten
 
 
@@ -53,7 +53,7 @@ class CustomVjp:
         for leaf in leaves:
             if not isinstance(leaf, Tensor):
                 raise NotDifferentiable(
-                    f"custom_vjp: {self.name} was given {leaf!r:.60}, which is no tensor; "
+                    f"custom_vjp: {self.name} was given {brief(leaf)}, which is no tensor; "
                     "name its place in nondiff_argnums"
                 )
         statics = tuple(inputs[at] for at in sorted(aside))
@@ -115,7 +115,7 @@ class _Rule:
         made = owner.forward(*_woven(arguments, self.statics, self.aside))
         if not isinstance(made, tuple) or len(made) != 2:
             raise BadTensor(
-                f"custom_vjp: forward of {owner.name} must return (result, needed), got {made!r:.80}"
+                f"custom_vjp: forward of {owner.name} must return (result, needed), got {brief(made, 80)}"
             )
         self._check_same(made[0])
         carried = iter(
@@ -127,7 +127,7 @@ class _Rule:
         if not isinstance(back, tuple) or len(back) != len(self.chosen):
             raise BadTensor(
                 f"custom_vjp: backward of {owner.name} must return a tuple of {len(self.chosen)}, "
-                f"a cotangent or None for each argument, got {back!r:.80}"
+                f"a cotangent or None for each argument, got {brief(back, 80)}"
             )
         sent = leaves_like(self.chosen, back, f"custom_vjp: what backward of {owner.name} returns")
         return (

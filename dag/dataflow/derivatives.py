@@ -25,7 +25,7 @@ from .differentiate import (
     zeros_like,
 )
 from .regions import between, depending, substitute
-from .tensor import Tensor, apply, astype, constant, input, scope, show
+from .tensor import Tensor, apply, astype, brief, constant, input, scope, show
 from .trees import flatten
 
 _numbers = itertools.count()
@@ -48,7 +48,9 @@ def jvp(function: Callable[..., Any], inputs: Sequence[Any], tangents: Sequence[
     outputs, rebuild = flatten(result)
     floats = [each for each in outputs if is_float(each)]
     if not floats:
-        raise NotDifferentiable(f"jvp wants a function that returns a tensor of floats, got {result!r:.80}")
+        raise NotDifferentiable(
+            f"jvp wants a function that returns a tensor of floats, got {brief(result, 80)}"
+        )
     directions = _directions(tuple(inputs), leaves, tangents)
     duals = [input(f"<dual {next(_numbers)}>", each.shape, each.dtype) for each in floats]
     seeds = list(zip(floats, duals, strict=True))
@@ -106,7 +108,7 @@ def jacobian(function: Callable[..., Any], argnum: int = 0) -> Callable[..., Ten
         result = function(*given)
         if not (is_float(result) and len(leaves) == 1 and is_float(leaves[0])):
             raise NotDifferentiable(
-                f"jacobian is by one tensor of floats and of another, got {inputs[argnum]!r:.60} and {result!r:.60}"
+                f"jacobian is by one tensor of floats and of another, got {brief(inputs[argnum])} and {brief(result)}"
             )
         (leaf,) = leaves
         made: list[Any] = []
@@ -136,7 +138,7 @@ def elementwise_grad(function: Callable[..., Any]) -> Callable[..., Any]:
         result, pull = vjp(lambda first: function(first, *inputs[1:]), inputs[0])
         if not isinstance(result, Tensor):
             raise NotDifferentiable(
-                f"elementwise_grad wants a function that returns a tensor, got {result!r:.60}"
+                f"elementwise_grad wants a function that returns a tensor, got {brief(result)}"
             )
         return pull(filled(1, result))[0]
 
@@ -158,7 +160,7 @@ def _check_in_tuples(kind: str, inputs: Any, directions: Any) -> None:
         if not isinstance(each, (tuple, list)):
             raise BadTensor(
                 f"{kind}: the inputs of the function and their directions are two tuples, as in "
-                f"{kind}(f, (x,), (v,)); got {each!r:.60}"
+                f"{kind}(f, (x,), (v,)); got {brief(each)}"
             )
 
 
@@ -171,7 +173,7 @@ def _directions(
         if tangent is None:
             continue
         if not is_float(leaf):
-            raise NotDifferentiable(f"jvp: {leaf!r:.60} is no tensor of floats; its tangent must be None")
+            raise NotDifferentiable(f"jvp: {brief(leaf)} is no tensor of floats; its tangent must be None")
         given[leaf] = _like(tangent, leaf, "jvp: a tangent")
     return given
 

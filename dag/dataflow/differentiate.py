@@ -22,7 +22,7 @@ from ..errors import BadTensor, NotDifferentiable
 from .boundaries import ResultCotangent, as_tensor, identity
 from .regions import between, depending, scope_of
 from .tables import GRADIENTS
-from .tensor import Tensor, apply, astype, constant, scope, show
+from .tensor import Tensor, apply, astype, brief, constant, scope, show
 from .trees import flatten
 
 
@@ -111,7 +111,9 @@ def vjp(function: Callable[..., Any], *inputs: Any, has_aux: bool = False) -> tu
     result, aux = _with_aux(function(*arguments), has_aux, "result")
     outputs, _ = flatten(result)
     if not any(is_float(each) for each in outputs):
-        raise NotDifferentiable(f"vjp wants a function that returns a tensor of floats, got {result!r:.80}")
+        raise NotDifferentiable(
+            f"vjp wants a function that returns a tensor of floats, got {brief(result, 80)}"
+        )
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
         given = leaves_like(result, cotangent, "the cotangent")
@@ -212,16 +214,16 @@ def leaves_like(tree: Any, values: Any, what: str) -> list[Any]:
         return [None] * len(flatten(tree)[0])
     if isinstance(tree, dict):
         if not isinstance(values, dict) or set(values) != set(tree):
-            raise BadTensor(f"{what} must be a dict with the keys {sorted(tree)}, got {values!r:.80}")
+            raise BadTensor(f"{what} must be a dict with the keys {sorted(tree)}, got {brief(values, 80)}")
         return [leaf for key in sorted(tree) for leaf in leaves_like(tree[key], values[key], what)]
     if isinstance(tree, (list, tuple)):
         if not isinstance(values, (list, tuple)) or len(values) != len(tree):
-            raise BadTensor(f"{what} must be a {type(tree).__name__} of {len(tree)}, got {values!r:.80}")
+            raise BadTensor(f"{what} must be a {type(tree).__name__} of {len(tree)}, got {brief(values, 80)}")
         return [
             leaf for each, value in zip(tree, values, strict=True) for leaf in leaves_like(each, value, what)
         ]
     if tree is None:
-        raise BadTensor(f"{what} must have None where there is no tensor, got {values!r:.80}")
+        raise BadTensor(f"{what} must have None where there is no tensor, got {brief(values, 80)}")
     return [values]
 
 
@@ -286,7 +288,9 @@ def _places(argnums: Sequence[int], count: int) -> list[int]:
 
 def _with_aux(result: Any, has_aux: bool, what: str) -> tuple[Any, Any]:
     if has_aux and not (isinstance(result, tuple) and len(result) == 2):
-        raise NotDifferentiable(f"with has_aux=True the function returns ({what}, aux), got {result!r:.80}")
+        raise NotDifferentiable(
+            f"with has_aux=True the function returns ({what}, aux), got {brief(result, 80)}"
+        )
     return result if has_aux else (result, None)
 
 
@@ -294,7 +298,7 @@ def _loss_and_aux(result: Any, has_aux: bool) -> tuple[Tensor, Any]:
     loss, aux = _with_aux(result, has_aux, "loss")
     if not isinstance(loss, Tensor):
         hint = "; has_aux=True passes on what stands beside the loss" if isinstance(loss, tuple) else ""
-        raise NotDifferentiable(f"grad wants a function that returns a tensor, got {loss!r:.80}{hint}")
+        raise NotDifferentiable(f"grad wants a function that returns a tensor, got {brief(loss, 80)}{hint}")
     if loss.shape != ():
         raise BadTensor(
             f"grad wants a function whose result has the shape (), got {show(loss.shape)}; use vjp, or sum it"
@@ -305,7 +309,7 @@ def _loss_and_aux(result: Any, has_aux: bool) -> tuple[Tensor, Any]:
 
 def _check_float(tensor: Any, what: str) -> None:
     if not isinstance(tensor, Tensor):
-        raise NotDifferentiable(f"{what} tensors, got {tensor!r:.60}")
+        raise NotDifferentiable(f"{what} tensors, got {brief(tensor)}")
     if tensor.dtype.kind != "f":
         name = tensor.inputs[0].name if tensor.op.kind == "identity" else tensor.name
         raise NotDifferentiable(

@@ -162,7 +162,7 @@ def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
 def _beside(typed: Any, value: Any) -> Tensor:
     """Return a Python number as it is beside ``typed``, whatever the dtype of the condition."""
     weak = isinstance(value, (bool, int, float))
-    return constant(value, np.result_type(typed.dtype, value)) if weak else as_tensor(value)
+    return constant(value, np.result_type(as_tensor(typed).dtype, value)) if weak else as_tensor(value)
 
 
 def clip(value: TensorLike, a_min: TensorLike | None = None, a_max: TensorLike | None = None) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import BadTensor
 from ..graph import Graph
-from .tensor import Tensor, input
+from .tensor import Tensor, brief, input
 from .trees import flatten, names
 
 
@@ -38,5 +38,5 @@ def graph_of(outputs: Any) -> Graph:
     leaves = graph.nodes if graph is not None else flatten(outputs)[0]
     for each in leaves:
         if not isinstance(each, Tensor):
-            raise BadTensor(f"a graph of tensors is wanted, got {each!r:.60} in it")
+            raise BadTensor(f"a graph of tensors is wanted, got {brief(each)} in it")
     return graph if graph is not None else Graph(tuple(leaves))

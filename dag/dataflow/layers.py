@@ -17,7 +17,7 @@ from .convolving import check_strides
 from .elementwise import broadcast
 from .functions import maximum, mean, reshape, swapaxes, tanh, where
 from .normalising import check_float
-from .tensor import Tensor, TensorLike, apply, dtype_of, show
+from .tensor import Tensor, TensorLike, apply, brief, dtype_of, show
 
 
 def relu(value: TensorLike) -> Tensor:
@@ -74,7 +74,7 @@ def layer_norm(
     ``epsilon`` is added to the variance.
     """
     if not isinstance(epsilon, (int, float)) or epsilon < 0:
-        raise BadTensor(f"layer_norm: epsilon is a number from 0 on, got {epsilon!r:.60}")
+        raise BadTensor(f"layer_norm: epsilon is a number from 0 on, got {brief(epsilon)}")
     made = _normalised(value, float(epsilon))
     for name, each in (("scale", scale), ("shift", shift)):
         if each is None:
@@ -169,7 +169,7 @@ def embedding(table: TensorLike, ids: TensorLike) -> Tensor:
 def one_hot(ids: TensorLike, depth: int, dtype: Any = np.float32) -> Tensor:
     """Return for each id a row of ``depth`` zeros with a 1 at its place; raises as ``embedding`` does."""
     if not isinstance(depth, (int, np.integer)) or depth < 0:
-        raise BadTensor(f"one_hot: the depth is an integer from 0 on, got {depth!r:.60}")
+        raise BadTensor(f"one_hot: the depth is an integer from 0 on, got {brief(depth)}")
     return apply("one_hot", ids_of("one_hot", ids, int(depth)), depth=int(depth), dtype=dtype_of(dtype))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import BadTensor
 from .boundaries import as_tensor
 from .differentiate import is_float, total
-from .tensor import Tensor, apply, astype, constant, scope, show
+from .tensor import Tensor, apply, astype, brief, constant, scope, show
 from .trees import flatten, map_tree, values_like
 
 State = dict[str, Any]
@@ -55,15 +55,21 @@ class Optimiser:
             BadTensor: a gradient has not the shape of its parameter, or a tree not that of ``params``.
         """
         with scope(self.name):
+            if not isinstance(state, dict) or not {"step", *self.slots} <= set(state):
+                raise BadTensor(
+                    f"{self.name}: the state is a dict with step{''.join(f', {slot}' for slot in self.slots)}, as start "
+                    f"makes it, got {brief(state)}"
+                )
             number = as_tensor(state["step"]) + 1
             rate = self.learning_rate(number) if callable(self.learning_rate) else self.learning_rate
             rate = rate if isinstance(rate, (int, float)) else as_tensor(rate)
-            if isinstance(rate, Tensor) and rate.shape != ():
-                raise BadTensor(f"the learning rate must have the shape (), got {show(rate.shape)}")
+            if not isinstance(rate, (int, float)) and not (isinstance(rate, Tensor) and rate.shape == ()):
+                found = show(rate.shape) if isinstance(rate, Tensor) else brief(rate)
+                raise BadTensor(f"the learning rate must be a number, or have the shape (), got {found}")
             leaves, rebuild = flatten(params)
             own = [as_tensor(leaf) for leaf in leaves]
             if not all(is_float(each) for each in own):
-                raise BadTensor(f"{self.name}: parameters are tensors of floats, got {params!r:.80}")
+                raise BadTensor(f"{self.name}: parameters are tensors of floats, got {brief(params, 80)}")
             columns = [_leaves(f"{self.name}: the gradients", gradients, params, own)]
             columns += [
                 _leaves(f"{self.name}: the state {slot!r}", state[slot], params, own) for slot in self.slots
@@ -164,12 +170,12 @@ def clip_by_global_norm(gradients: Any, max_norm: float) -> tuple[Any, Tensor]:
 
     The norm is the root of the sum of all squares over the whole tree (Pascanu et al. 2013).  Gradients within keep their bits.
     """
-    if not max_norm > 0:
-        raise ValueError(f"max_norm must be above 0, got {max_norm}")
+    if not isinstance(max_norm, (int, float)) or not max_norm > 0:
+        raise ValueError(f"max_norm must be above 0, got {brief(max_norm)}")
     leaves, rebuild = flatten(gradients)
     tensors = [as_tensor(leaf) for leaf in leaves]
     if not tensors or not all(is_float(each) for each in tensors):
-        raise BadTensor(f"gradients are tensors of floats, got {gradients!r:.80}")
+        raise BadTensor(f"gradients are tensors of floats, got {brief(gradients, 80)}")
     with scope("clip"):
         # In half precision the squares would be infinite from a norm of 256 on, and the gradients then 0.
         wide = [astype(each, np.float32) if each.dtype == np.float16 else each for each in tensors]
@@ -201,5 +207,5 @@ def _leaves(what: str, tree: Any, params: Any, own: Sequence[Tensor]) -> list[Te
 
 
 def _in_range(what: str, value: float) -> None:
-    if not 0 <= value < 1:
+    if not isinstance(value, (int, float)) or not 0 <= value < 1:
         raise ValueError(f"{what} must be from 0 to below 1, got {value}")

@@ -9,7 +9,7 @@ from ..errors import BadTensor
 from .arguments import as_tensor, axis_of
 from .rearranging import reshape, transpose
 from .tables import FUNCTIONS
-from .tensor import Tensor, TensorLike, apply, astype, show
+from .tensor import Tensor, TensorLike, apply, astype, brief, show
 
 
 def matmul(left: TensorLike, right: TensorLike) -> Tensor:
@@ -84,7 +84,7 @@ def einsum(subscripts: str, *operands: TensorLike) -> Tensor:
         BadTensor: the subscripts do not fit the operands, or repeat a letter within one.
     """
     if not isinstance(subscripts, str):
-        raise BadTensor(f"einsum: subscripts are a string such as 'ij,jk->ik', got {subscripts!r:.60}")
+        raise BadTensor(f"einsum: subscripts are a string such as 'ij,jk->ik', got {brief(subscripts)}")
     tensors = [as_tensor(each) for each in operands]
     given, arrow, wanted = subscripts.replace(" ", "").partition("->")
     terms = given.split(",")

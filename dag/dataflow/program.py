@@ -6,6 +6,7 @@ inputs, whose memory results may take.  Calls from several threads at once are s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from .memory_plan import MemoryPlan, Step, plan_memory
 from .passes_all import optimise as rewritten
 from .stepping import Values, live_bytes, run_by_step
 from .tables import kernel_rule
-from .tensor import Tensor, TensorOp, show
+from .tensor import Tensor, TensorOp, brief, show
 from .trees import flatten, values_like
 from .workspace import Workspace
 
@@ -67,11 +68,16 @@ class Program:
         self._given = tuple(inputs)
         self._flat = all(isinstance(each, Tensor) for each in self._given)
         self.inputs, self._rebuild_inputs = flatten(self._given)
+        twice = next((each for each, count in Counter(self.inputs).items() if count > 1), None)
+        if twice is not None:
+            raise BadTensor(
+                f"the input {brief(twice)} is there twice; which of two values it has would be unclear"
+            )
         self._donated, _ = flatten(donated)
         for what, leaves in (("an output", self.outputs), ("an input", self.inputs)):
             for each in leaves:
                 if not isinstance(each, Tensor):
-                    raise BadTensor(f"{what} of a program is a tensor, got {each!r:.60}")
+                    raise BadTensor(f"{what} of a program is a tensor, got {brief(each)}")
         strange = [each for each in self._donated if each not in self.inputs]
         if strange:
             raise BadTensor(f"only inputs of the program can be donated; {strange[0]!r} is none")
@@ -176,9 +182,11 @@ class Program:
         return self._rebuild(results)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        nodes = list(dict.fromkeys((*self.inputs, *self.outputs)))
+        unbound = _unbound(self.graph)
+        ends = [unbound[node] for node in self.outputs]
+        nodes = list(dict.fromkeys((*self.inputs, *ends)))
         at = {node: number for number, node in enumerate(nodes)}
-        outputs = self._rebuild([at[node] for node in self.outputs])
+        outputs = self._rebuild([at[node] for node in ends])
         inputs = self._rebuild_inputs([at[node] for node in self.inputs])
         donated = [at[node] for node in self._donated]
         return _unpickled, (Graph(tuple(nodes)), outputs, inputs, donated, self._settings)
@@ -241,6 +249,21 @@ def cut(graph: Graph, inputs: Sequence[Tensor]) -> tuple[Graph, dict[Tensor, Ten
         moved = replace(node, inputs=tuple(became[source] for source in node.inputs)) if node.inputs else node
         became[node] = entries.get(node, moved)  # type: ignore[call-overload]
     return Graph(tuple(became[node] for node in graph.outputs)), entries
+
+
+def _unbound(graph: Graph) -> dict[Tensor, Tensor]:
+    """Return what stands for each node in a graph whose calls have no gradient rule.
+
+    A run asks for none, and it may be a function of the caller's that cannot be pickled.
+    """
+    became: dict[Any, Any] = {}
+    for node in graph.nodes:
+        sources = tuple(became[source] for source in node.inputs)
+        if node.op.kind == "call":
+            became[node] = replace(node, op=TensorOp(kind="call"), inputs=sources)
+        else:
+            became[node] = node if sources == node.inputs else replace(node, inputs=sources)
+    return became
 
 
 def _stretch(array: Array) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from ..errors import BadTensor
 from .arguments import Axis, as_tensor, axes_of, axis_of, fits, ids_of, lengths_of, plain_lengths, sequence_of
 from .elementwise import broadcast
 from .tables import FUNCTIONS
-from .tensor import Tensor, TensorLike, apply, constant, show
+from .tensor import Tensor, TensorLike, apply, brief, constant, show
 
 
 def reshape(value: TensorLike, shape: int | Sequence[int]) -> Tensor:
@@ -118,12 +118,12 @@ def pad(value: TensorLike, pad_width: Any, mode: str = "constant", constant_valu
         widths = np.broadcast_to(np.asarray(pad_width), (tensor.ndim, 2))
     except ValueError:
         raise BadTensor(
-            f"pad: {show(tensor.shape)} wants n, (before, after) or such a pair per axis, got {pad_width!r:.60}"
+            f"pad: {show(tensor.shape)} wants n, (before, after) or such a pair per axis, got {brief(pad_width)}"
         ) from None
     if widths.dtype.kind not in "iu" or (widths < 0).any():
-        raise BadTensor(f"pad: widths are integers from 0 on, got {pad_width!r:.60}")
+        raise BadTensor(f"pad: widths are integers from 0 on, got {brief(pad_width)}")
     if not fits(constant_values, tensor.dtype):
-        raise BadTensor(f"pad: {constant_values!r:.60} is no {tensor.dtype}")
+        raise BadTensor(f"pad: {brief(constant_values)} is no {tensor.dtype}")
     if not widths.any():
         return tensor
     spans = tuple((int(before), 1, n) for (before, _), n in zip(widths, tensor.shape, strict=True))
@@ -164,7 +164,7 @@ def split(value: TensorLike, indices_or_sections: int | Sequence[int], axis: int
     else:
         places = sequence_of("split", "a number or places are wanted,", indices_or_sections)
         if not all(isinstance(each, (int, np.integer)) for each in places):
-            raise BadTensor(f"split: places are integers, got {places!r:.60}")
+            raise BadTensor(f"split: places are integers, got {brief(places)}")
         cuts = [0, *(slice(None, each).indices(length)[1] for each in places), length]
     before = (slice(None),) * at
     return [getitem(tensor, (*before, slice(one, two))) for one, two in pairwise(cuts)]
@@ -263,7 +263,7 @@ def _as_ids(part: Any) -> Any:
         raise BadTensor("getitem: truth values would make a shape that depends on values; use where")
     if kind not in "iu" and not (isinstance(part, list) and not part):
         raise BadTensor(
-            f"getitem: an index is an integer, a slice, '...', None or integers, got {part!r:.60}"
+            f"getitem: an index is an integer, a slice, '...', None or integers, got {brief(part)}"
         )
     return part
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..errors import BadTensor
-from .tensor import Tensor, apply
+from .tensor import Tensor, apply, brief
 
 
 def scope_of(node: Tensor) -> str:
@@ -30,7 +30,7 @@ def between(outputs: Iterable[Tensor], stops: Collection[Tensor] = ()) -> list[T
         if node in done:
             continue
         if not isinstance(node, Tensor):
-            raise BadTensor(f"a tensor is wanted, got {node!r:.60}")
+            raise BadTensor(f"a tensor is wanted, got {brief(node)}")
         if expanded or not node.inputs or node in stops:
             done.add(node)
             order.append(node)

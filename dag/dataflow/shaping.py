@@ -15,7 +15,7 @@ from ..errors import BadTensor
 from .arguments import fits
 from .elementwise import Form, to_input
 from .tables import Kernel, KernelRule, Traits, define
-from .tensor import Tensor, apply, show
+from .tensor import Tensor, apply, brief, show
 
 VIEW = Traits(view=True, flops=lambda node: 0)
 MOVING = Traits(flops=lambda node: 0)
@@ -108,7 +108,7 @@ def _place_rule(value: Tensor, *, shape: tuple[int, ...], spans: Spans, fill: fl
     if lengths != value.shape:
         raise BadTensor(f"place: the spans take {show(lengths)}, the value has {show(value.shape)}")
     if not fits(fill, value.dtype):
-        raise BadTensor(f"place: {fill!r:.60} is no {value.dtype}")
+        raise BadTensor(f"place: {brief(fill)} is no {value.dtype}")
     return shape, value.dtype
 
 

@@ -224,7 +224,7 @@ def input(name: str, shape: int | Sequence[int], dtype: Any = np.float32) -> Ten
     """
     given = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     if not all(isinstance(length, (int, np.integer)) and length >= 0 for length in given):
-        raise BadTensor(f"input {name!r}: a shape has lengths from 0 on, got {given}")
+        raise BadTensor(f"input {name!r}: a shape has lengths from 0 on, got {brief(given)}")
     return _tensor(TensorOp(kind="input"), (), tuple(map(int, given)), dtype_of(dtype), name)
 
 
@@ -234,14 +234,9 @@ def constant(value: Any, dtype: Any = None) -> Tensor:
     Raises:
         BadTensor: ``value`` is no array of numbers or truth values, or does not fit in ``dtype``.
     """
-    try:
-        array = np.asarray(value, dtype=dtype)
-    except OverflowError:
-        raise BadTensor(
-            f"{value!r:.60} does not fit in {dtype or 'a tensor of integers'}; use astype"
-        ) from None
+    array = array_of(value, None if dtype is None else dtype_of(dtype))
     if array.dtype.kind not in "fiub":
-        raise BadTensor(f"a tensor holds numbers or truth values, got {value!r:.60} of dtype {array.dtype}")
+        raise BadTensor(f"a tensor holds numbers or truth values, got {brief(value)} of dtype {array.dtype}")
     array = array.astype(native(array.dtype), copy=False)
     return _tensor(
         TensorOp(kind="constant", key=_key_of(array), attributes={"value": array}),
@@ -249,6 +244,22 @@ def constant(value: Any, dtype: Any = None) -> Tensor:
         array.shape,
         array.dtype,
     )
+
+
+def array_of(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
+    """Return what NumPy makes of a value; raises BadTensor where that is no array of one shape, or not of ``dtype``."""
+    try:
+        return np.asarray(value, dtype=dtype)
+    except OverflowError:
+        raise BadTensor(
+            f"{brief(value)} does not fit in {dtype or 'a tensor of integers'}; use astype"
+        ) from None
+    except TypeError:  # what asking a tensor for its value raises
+        raise BadTensor(
+            f"this is no array of numbers, got {brief(value)}; tensors are joined by stack"
+        ) from None
+    except ValueError as error:
+        raise BadTensor(f"this is no array of numbers, got {brief(value)}: {error}") from None
 
 
 def apply(kind: str, *inputs: TensorLike, **attributes: Any) -> Tensor:
@@ -283,8 +294,8 @@ def dtype_of(dtype: Any) -> DType:
     """Return what NumPy takes ``dtype`` to mean; raises BadTensor unless that is of numbers or truth values."""
     try:
         found: DType = np.dtype(dtype)
-    except TypeError:
-        raise BadTensor(f"there is no dtype {dtype!r:.60}") from None
+    except (TypeError, ValueError):
+        raise BadTensor(f"there is no dtype {brief(dtype)}") from None
     if found.kind not in "fiub":
         raise BadTensor(f"a tensor holds real numbers or truth values, its dtype cannot be {found}")
     return native(found)
@@ -303,6 +314,11 @@ def scope(name: str) -> Iterator[None]:
         yield
     finally:
         _scope.reset(token)
+
+
+def brief(value: Any, most: int = 60) -> str:
+    """Return how a value is written, in one line of at most so many characters, for errors."""
+    return " ".join(repr(value).split())[:most]
 
 
 def show(shape: Sequence[int]) -> str:
@@ -334,6 +350,7 @@ def _lifted(inputs: Sequence[TensorLike]) -> tuple[Tensor, ...]:
     if all(isinstance(each, Tensor) for each in inputs):
         return tuple(inputs)
     dtypes = [each.dtype for each in inputs if isinstance(each, (Tensor, np.ndarray, np.generic))]
+    dtypes = [dtype for dtype in dtypes if dtype.kind in "fiub"]  # another is refused below
     lifted = []
     for each in inputs:
         if isinstance(each, Tensor):
@@ -353,7 +370,7 @@ def _check_call(
         hash(tuple(attributes.values()))
     except TypeError:
         raise BadTensor(
-            f"{kind}: attributes are hashable values (tuples, not lists), got {dict(attributes)}"
+            f"{kind}: attributes are hashable values (tuples, not lists), got {brief(dict(attributes), 80)}"
         ) from None
     wanted = inspect.signature(rule)
     try:

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import BadGraph
 from .boundaries import identity
 from .tables import FUNCTIONS, SHAPES, unknown
-from .tensor import Tensor, apply
+from .tensor import Tensor, apply, brief
 
 
 def build(tasks: Mapping[str, Sequence[Any]], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -50,7 +50,7 @@ def _named_inputs(tasks: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> dic
     holders: dict[str, Tensor] = {}
     for name, tensor in inputs.items():
         if not isinstance(tensor, Tensor):
-            raise BadGraph(f"the input {name!r} must be a tensor, got {tensor!r:.60}")
+            raise BadGraph(f"the input {name!r} must be a tensor, got {brief(tensor)}")
         if name in tasks:
             raise BadGraph(f"the name {name!r} stands for an input and for a task; give each its own")
         if holders.setdefault(tensor.name, tensor) is not tensor or (
@@ -62,7 +62,9 @@ def _named_inputs(tasks: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> dic
 
 def _sources(name: str, task: Any, tasks: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> dict[str, None]:
     if isinstance(task, str) or not isinstance(task, Sequence) or not task or not isinstance(task[0], str):
-        raise BadGraph(f"the task {name!r} must be (operator, input, ..., {{attributes}}), got {task!r:.80}")
+        raise BadGraph(
+            f"the task {name!r} must be (operator, input, ..., {{attributes}}), got {brief(task, 80)}"
+        )
     if task[0] not in FUNCTIONS and task[0] not in SHAPES:
         raise unknown(task[0], sorted({*FUNCTIONS, *SHAPES}))
     given, _ = _split(task)
