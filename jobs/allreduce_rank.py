@@ -25,8 +25,8 @@ Array = npt.NDArray[Any]
 WARM_UPS = 5
 PERIOD = 65_521
 #: Of the arrays of the triad: beyond the caches.
-TRIAD_BYTES = 32 << 20
-STREAM_BYTES = 16 << 20
+TRIAD_BYTES = 16 << 20
+STREAM_BYTES = 8 << 20
 ROOF_RUNS = 5
 _SHIFT = 7919
 
@@ -129,7 +129,7 @@ def measure(comm: Comm, task: Task) -> Done:
             ended = time.perf_counter()
             if run >= 0:
                 seconds[name].append(ended - began)
-            wrong = wrong or find_wrong(x, right, comm, name, run)
+            wrong = wrong or find_wrong(x, right, comm.rank, name, run)
     return Done(seconds=seconds, plans=plans, wrong=wrong, roof=roof)
 
 
@@ -155,7 +155,7 @@ def fold(brought: list[Array], op: str | Operator) -> Array:
     return total.astype(dtype)
 
 
-def find_wrong(x: Array, right: Array, comm: Comm, name: str, run: int) -> str | None:
+def find_wrong(x: Array, right: Array, rank: int, name: str, run: int) -> str | None:
     """Return in words where ``x`` is not what is wanted; None where all is right.
 
     Integers and exact sums are equal; a last digit of a mean, or of an operator of the user's own, may differ.
@@ -168,14 +168,13 @@ def find_wrong(x: Array, right: Array, comm: Comm, name: str, run: int) -> str |
         differs = piece != target
         if x.dtype.kind not in "iub":
             spacing = float(np.finfo(np.float32).eps) if x.dtype.itemsize > 2 else 2.0**-7
-            differs &= ~np.isclose(
-                piece.astype(np.float64), target.astype(np.float64), rtol=4 * spacing, atol=0.0
-            )
+            wide = np.complex128 if x.dtype.kind == "c" else np.float64
+            differs &= ~np.isclose(piece.astype(wide), target.astype(wide), rtol=4 * spacing, atol=0.0)
         if differs.any():
             at = int(np.flatnonzero(differs)[0])
             which = f"run {run + 1}" if run >= 0 else f"warm-up {run + WARM_UPS + 1}"
             return (
-                f"{name} is wrong at rank {comm.rank} in {which}: element {start + at} is {piece[at]}, "
+                f"{name} is wrong at rank {rank} in {which}: element {start + at} is {piece[at]}, "
                 f"wanted {target[at]}"
             )
     return None

@@ -1,0 +1,302 @@
+"""``mr allreduce``: what it measures and counts, that a wrong sum is found, its report, and what it refuses in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dask_cluster import started_cluster
+from hypothesis import given
+from hypothesis import strategies as st
+from mr_command import MrCommand
+
+from dag.collectives import algorithms, count, plan
+from jobs.allreduce import schedule_of
+from jobs.allreduce_plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Series, draw_plot
+from jobs.allreduce_rank import PERIOD, bring, dtype_of, find_wrong, fold
+from jobs.allreduce_report import say_time
+from jobs.allreduce_roof import asked
+
+OPERATORS = """
+from dag.collectives import Operator
+
+def first(left, right):
+    return left
+
+def minus(left, right):  # not associative: no fold but one by one is right
+    return left - right
+
+def largest(left, right):
+    import numpy
+    return numpy.maximum(left, right)
+
+commuting = Operator(largest)
+"""
+
+
+@pytest.fixture
+def mr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> MrCommand:
+    (tmp_path / "operators.py").write_text(OPERATORS)
+    return MrCommand(tmp_path, monkeypatch, capfd)
+
+
+class Page(HTMLParser):
+    """What an HTML page refers to, and the rows of its tables."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.rows: list[list[str]] = []
+        self._open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "data", "action")]
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+        self._open.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self._open and self._open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open.append("")
+
+
+# -- what it measures -------------------------------------------------------------------------------
+
+
+def test_all_algorithms_are_timed_and_counted_and_the_report_shows_them_without_a_network(
+    mr: MrCommand,
+) -> None:
+    ended = mr(
+        "allreduce", "--ranks", 3, "--bytes", "0,8,1200", "--runs", 2, "--json", "all.json", "--report", "all.html"
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    found = json.loads((mr.folder / "all.json").read_text())
+    rows = {(row["algorithm"], row["bytes"]): row for row in found["rows"]}
+    assert set(rows) == {(name, size) for name in algorithms() for size in (0, 8, 1200)}
+    for row in rows.values():
+        assert len(row["seconds"]) == 2
+        assert 0 < row["low_s"] <= row["median_s"] <= row["high_s"] < 60
+        assert row["algbw_bytes_per_s"] == pytest.approx(row["bytes"] / row["median_s"])
+        assert row["busbw_bytes_per_s"] == pytest.approx(row["algbw_bytes_per_s"] * 4 / 3)
+        assert sum(row["sent_bytes"]) == sum(row["received_bytes"])
+    ring, central, whole = (rows[name, 1200] for name in ("ring", "central", "direct_whole"))
+    assert (ring["sent_bytes"], ring["rounds"], ring["fan_in"], ring["peers"]) == ([1600] * 3, 4, 1, [2] * 3)
+    assert (central["received_bytes"][0], central["sent_bytes"][0], central["fan_in"]) == (2400, 2400, 2)
+    assert (whole["sent_bytes"], whole["messages"]) == ([2400] * 3, 6)
+    # The sharded one touches (3P - 1)N of memory.
+    (roof,) = (each for each in found["roofs"] if each["bytes"] == 1200)
+    assert roof["what"] == "memory"
+    assert rows["sharded", 1200]["roof_s"] == pytest.approx(8 * 1200 / roof["bytes_per_s"])
+    assert found["versions"]["numpy"] == np.__version__
+
+    page = Page((mr.folder / "all.html").read_text())
+    assert page.addresses == []
+    shown = {row[0]: row for row in page.rows if len(row) == 10}
+    assert set(shown) == {"algorithm", *algorithms()}
+    text = (mr.folder / "all.html").read_text()
+    assert "prefers-color-scheme: dark" in text
+    assert "mr allreduce" in text
+    for picture in re.findall(r"<svg[^>]*class=\"plot\".*?</svg>", text, re.DOTALL):
+        assert ElementTree.fromstring(picture).tag.endswith("svg")
+    lines = ended.out.splitlines()
+    assert sum(line.startswith("ring ") for line in lines) == 3
+    assert any(line.startswith("1.20 kB: 300 float32, 3 ranks, 2 runs; memory ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--transport", "tcp", "--dtype", "float16", "--op", "mean", "--algorithm", "ring,auto"),
+        ("--arrays", "empty", "--dtype", "int16", "--op", "prod", "--algorithm", "sharded"),
+        ("--dtype", "complex64", "--op", "operators.py:commuting", "--algorithm", "ring", "--bytes", "2MB"),
+    ],
+)
+def test_results_are_right_for_other_dtypes_operators_and_transports(
+    mr: MrCommand, words: tuple[str, ...]
+) -> None:
+    ended = mr("allreduce", "--ranks", 3, "--bytes", "2400", "--runs", 1, "--json", "some.json", *words)
+    assert ended.code == 0, ended.err
+    found = json.loads((mr.folder / "some.json").read_text())
+    assert [each["what"] for each in found["roofs"]] == ["stream" if "tcp" in words else "memory"]
+    if "float16" in words:  # partial sums of a ring travel as float32
+        ring, auto = found["rows"]
+        assert ring["sent_bytes"] == [2 * 2 * 2400 * 2 // 3] * 3
+        assert re.fullmatch(r"auto \(\w+\)", auto["algorithm"])
+
+
+def test_ranks_on_the_workers_of_a_dask_cluster_are_measured_too(mr: MrCommand, tmp_path: Path) -> None:
+    with started_cluster(str(tmp_path)) as cluster:
+        cluster.add_workers(2)
+        ended = mr(
+            "allreduce", "--scheduler", cluster.address, "--ranks", 2, "--bytes", "1KB", "--runs", 1, "--algorithm", "ring",
+            "--json", "cluster.json",
+        )  # fmt: skip
+    assert ended.code == 0, ended.err
+    found = json.loads((mr.folder / "cluster.json").read_text())
+    # There is no one memory to compare with.
+    assert (found["roofs"], found["rows"][0]["roof_share"], len(found["rows"])) == ([], None, 1)
+
+
+# -- what is wrong ----------------------------------------------------------------------------------
+
+
+def test_a_result_that_is_not_numpys_is_an_error_that_says_where(mr: MrCommand) -> None:
+    ended = mr(
+        "allreduce",
+        "--algorithm",
+        "halving",
+        "--op",
+        "operators.py:minus",
+        "--bytes",
+        "400",
+        "--runs",
+        1,
+        "--json",
+        "x",
+    )
+    assert ended.code == 1
+    complaint = ended.err.splitlines()[-1]
+    assert re.fullmatch(
+        r"mr: 400 B of float32: halving is wrong at rank 0 in warm-up 1: element \d+ is -?\d\.0, wanted -?\d\.0",
+        complaint,
+    )
+    assert not (mr.folder / "x").exists()
+
+
+def test_what_does_not_commute_runs_where_the_order_of_ranks_is_kept(mr: MrCommand) -> None:
+    ended = mr(
+        "allreduce", "--algorithm", "all", "--op", "operators.py:first", "--ranks", 3, "--bytes", "12", "--runs", 1,
+        "--json", "first.json",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    ran = [row["algorithm"] for row in json.loads((mr.folder / "first.json").read_text())["rows"]]
+    assert ran == [name for name in algorithms() if schedule_of(name, 3, 0).keeps_order]
+    assert {"tree", "sharded"} <= set(ran)
+    left_out = ended.out.splitlines()[-1]
+    assert left_out.startswith("left out, since they do not keep the order of ranks: ")
+    assert "ring" in left_out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--algorithm", "rign"), r"there is no algorithm 'rign'; there are: all, auto, central, .*"),
+        (("--algorithm", ","), "--algorithm names none; there are: .*"),
+        (("--bytes", "1001"), "--bytes 1001 is no whole number of float32, which have 4 bytes: take 1000 or 1004"),
+        (("--bytes", "1KB,10TB"), r".* need about .* of memory, and .* are free: take fewer ranks or smaller sizes"),
+        (("--dtype", "floaty"), "there is no dtype 'floaty'; take float32, .*"),
+        (("--dtype", "int32", "--op", "mean"), "the mean of int32 is no int32; .*"),
+        (("--dtype", "str"), "there is no sum of str.*"),
+        (("--op", "xor"), "--op: there is no operator 'xor'; there are: sum, mean, min, max, prod, or FILE.py:NAME"),
+        (("--op", "none.py:f"), "--op: there is no file none.py"),
+        (("--op", "operators.py:f"), "--op: operators.py has no operator and no function 'f'"),
+        (("--op", "operators.py:first", "--algorithm", "ring"), "operator 'first' does not commute, and ring .*"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_is_said_in_one_line(
+    mr: MrCommand, words: tuple[str, ...], complaint: str
+) -> None:
+    ended = mr("allreduce", *words)
+    assert ended.code == 1
+    assert re.fullmatch(complaint, ended.complaint), ended.complaint
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--ranks", 0), "0 is not in the range x>=1."),
+        (("--bytes", "12XB"), "'12XB' is no size; write a number and a unit"),
+        (("--transport", "udp"), "'udp' is not one of 'shm', 'tcp'."),
+        (("--report", "nowhere/x.html"), "--report: the folder of nowhere/x.html does not exist"),
+        (("--runs", 0), "0 is not in the range x>=1."),
+    ],
+)
+def test_a_wrong_command_line_is_refused_before_anything_starts(
+    mr: MrCommand, words: tuple[Any, ...], complaint: str
+) -> None:
+    ended = mr("allreduce", *words)
+    assert ended.code == 2
+    assert complaint in ended.err
+
+
+# -- its parts --------------------------------------------------------------------------------------
+
+
+@given(
+    size=st.integers(1, 2 * PERIOD + 5),
+    place=st.floats(0, 1, exclude_max=True),
+    kind=st.sampled_from(["<f4", "<f2", "i8"]),
+)
+def test_one_wrong_element_is_found_wherever_it_is(size: int, place: float, kind: str) -> None:
+    right = fold([bring(rank, "sum", np.dtype(kind)) for rank in range(3)], "sum")
+    x = np.resize(right, size)
+    assert find_wrong(x, right, 1, "ring", 0) is None
+    at = int(place * size)
+    x[at] += 1
+    said = find_wrong(x, right, 1, "ring", 0)
+    assert said is not None
+    assert said.startswith(f"ring is wrong at rank 1 in run 1: element {at} is ")
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "int64"])
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max"])
+def test_what_ranks_bring_folds_exactly(op: str, name: str) -> None:
+    brought = [bring(rank, op, dtype_of(name)) for rank in range(32)]
+    as_python = [[int(value) for value in each[:50]] for each in brought]
+    exact: Any = {"sum": sum, "prod": lambda values: int(np.prod(values)), "min": min, "max": max}[op]
+    wanted = [exact(column) for column in zip(*as_python, strict=True)]
+    assert [int(value) for value in fold(brought, op)[:50]] == wanted
+    assert len({tuple(each) for each in as_python}) > 8
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+def test_an_algorithm_asks_for_the_touches_and_bytes_of_the_formulas(ranks: int) -> None:
+    n = 840
+    by_name = {name: asked(schedule_of(name, ranks, 0), n) for name in algorithms()}
+    assert by_name["ring"].touched == 5 * (ranks - 1) * n
+    assert by_name["direct"].touched == 5 * (ranks - 1) * n
+    assert by_name["sharded"].touched == ((3 * ranks - 1) * n if ranks > 1 else 0)
+    assert by_name["direct_whole"].aside == (ranks - 1) * n
+    assert by_name["ring"].aside == 0
+    for name, each in by_name.items():
+        assert each.sent == int(count(schedule_of(name, ranks, 0), n).sent.sum())
+
+
+def test_what_is_kept_aside_and_folded_at_once_counts_as_written_read_and_folded() -> None:
+    # Each of two ranks writes N aside (2N touched), then reads it and its own and writes the sum (3N).
+    assert asked(plan("allreduce", "direct_whole", 2), 10).touched == 2 * 5 * 10
+
+
+@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=11))
+def test_names_at_the_curves_do_not_overlap_and_points_lie_in_the_frame(ends: list[float]) -> None:
+    curves = [
+        Series(name=f"c{at}", points=[(10.0, 1.0), (1e6, end)], bars=[(1e6, end / 2, end)])
+        for at, end in enumerate(ends)
+    ]
+    picture = draw_plot(curves, title="t", x_label="x", y_label="y", say_x=str, say_y=say_time)
+    root = ElementTree.fromstring(picture)
+    svg = "{http://www.w3.org/2000/svg}"
+    names = [each for each in root.iter(f"{svg}text") if each.get("class") == "name"]
+    assert sorted(each.text or "" for each in names) == sorted(each.name for each in curves)
+    heights = sorted(float(each.get("y", "nan")) for each in names)
+    assert all(above + 14.9 <= below for above, below in pairwise(heights))
+    assert heights[0] > 0
+    assert heights[-1] < HEIGHT
+    points = re.findall(r'class="mark" transform="translate\(([-\d.]+) ([-\d.]+)\)"', picture)
+    assert len(points) == 2 * len(curves)
+    for x, y in points:
+        assert LEFT <= float(x) <= WIDTH - RIGHT
+        assert TOP <= float(y) <= HEIGHT - BOTTOM
