@@ -51,8 +51,9 @@ def _reduced(kind: str, dtype: Callable[[DType], DType], *, empty: bool = False)
 def spread(node: Tensor, value: Tensor, like: Tensor) -> Tensor:
     """Return ``value``, which has the shape of the reduction ``node`` of ``like``, repeated to the shape of ``like``."""
     shape = kept(like.shape, node.op.attributes["axis"])
-    back = value if value.shape == shape else apply("reshape", value, shape=shape)
-    return back if shape == like.shape else apply("broadcast_to", back, shape=like.shape)
+    # A number broadcasts as it is.
+    back = value if value.shape in ((), shape) else apply("reshape", value, shape=shape)
+    return back if back.shape == like.shape else apply("broadcast_to", back, shape=like.shape)
 
 
 def _folding(reduce: Any) -> dict[str, KernelRule]:
