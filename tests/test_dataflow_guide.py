@@ -40,7 +40,6 @@ def without_numbers(text: str) -> str:
     return re.sub(r"\b([a-z_0-9]*[a-z])_\d+", r"\1", text)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered in sqrt")
 @pytest.mark.usefixtures("tables")
 def test_every_block_of_the_guide_runs_and_prints_what_stands_under_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -208,8 +208,11 @@ class Program:
             if tuple(array.shape) != node.shape:
                 raise _wrong_shape(node, tuple(array.shape))
             given[node] = array
-        watch = first_not_finite(self._backend, given) if self._check_nan else None
-        return run_by_step(self.memory, self._kernels, given, buffers=self._backend.buffers, watch=watch)
+        if not self._check_nan:
+            return run_by_step(self.memory, self._kernels, given, buffers=self._backend.buffers)
+        watch = first_not_finite(self._backend, given)
+        with np.errstate(all="ignore"):  # the node is named, so NumPy need not warn of it as well
+            return run_by_step(self.memory, self._kernels, given, buffers=self._backend.buffers, watch=watch)
 
     def _workspace(self) -> Workspace:
         return Workspace(self.memory, self.inputs, self._constants, self._kernels)
