@@ -273,6 +273,7 @@ CALLS = {
     "absolute": lambda x, y, w: abs(x),
     "logical": lambda x, y, w: np.logical_or(x > 0, x < -1),
     "logical operators": lambda x, y, w: (x > 0) & ~(x > 1) | (x < -1) ^ (x < -2),
+    "cast by a function": lambda x, y, w: np.astype(x, np.float32),
     "zeros_like": lambda x, y, w: x + np.zeros_like(x),
     "ones_like": lambda x, y, w: x + np.ones_like(x),
     "its size": lambda x, y, w: x * np.size(x) + np.ndim(x) + np.shape(x)[0],

@@ -63,6 +63,7 @@ from .functions import (
     multiply,
     negative,
     not_equal,
+    ones_like,
     pad,
     power,
     ravel,
@@ -87,6 +88,7 @@ from .functions import (
     transpose,
     var,
     where,
+    zeros_like,
 )
 from .inputs import graph_of, inputs_like
 from .layers import (
@@ -119,20 +121,20 @@ from .tensor import Tensor, TensorOp, apply, astype, constant, input, scope
 from .textual import build
 
 __all__ = [
-    "Backend", "Cost", "MemoryPlan", "Optimiser", "Program", "Tensor", "TensorOp", "absolute", "adam",
-    "add", "apply", "argmax", "argmin", "astype", "attention", "average_pool2d", "barrier", "broadcast_to",
-    "build", "ceil", "checkpoint", "choose_runner", "clip", "clip_by_global_norm", "concatenate",
-    "constant", "conv2d", "cos", "cost_of", "cumsum", "custom_vjp", "dead_code", "define", "describe",
-    "divide", "dot", "draw_svg", "draw_text", "einsum", "elementwise_grad", "eliminate_common", "embedding",
-    "equal", "evaluate", "exp", "expand_dims", "expm1", "flip", "floor", "floor_divide", "flops", "fold_constants", "fuse",
-    "gelu", "grad", "graph_of", "greater", "greater_equal", "hessian", "hvp", "identity", "input",
-    "inputs_like", "isfinite", "isinf", "isnan", "jacobian", "jvp", "layer_norm", "less", "less_equal",
-    "log", "log1p", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp",
-    "matmul", "max", "max_pool2d", "maximum", "mean", "min", "minimum", "momentum", "moveaxis", "multiply",
-    "named", "negative", "not_equal", "one_hot", "operators", "optimise", "pad", "plan_memory", "power",
+    "Backend", "Cost", "MemoryPlan", "Optimiser", "Program", "Tensor", "TensorOp", "absolute", "adam", "add",
+    "apply", "argmax", "argmin", "astype", "attention", "average_pool2d", "barrier", "broadcast_to", "build",
+    "ceil", "checkpoint", "choose_runner", "clip", "clip_by_global_norm", "concatenate", "constant", "conv2d",
+    "cos", "cost_of", "cumsum", "custom_vjp", "dead_code", "define", "describe", "divide", "dot", "draw_svg",
+    "draw_text", "einsum", "elementwise_grad", "eliminate_common", "embedding", "equal", "evaluate", "exp",
+    "expand_dims", "expm1", "flip", "floor", "floor_divide", "flops", "fold_constants", "fuse", "gelu",
+    "grad", "graph_of", "greater", "greater_equal", "hessian", "hvp", "identity", "input", "inputs_like",
+    "isfinite", "isinf", "isnan", "jacobian", "jvp", "layer_norm", "less", "less_equal", "log", "log1p",
+    "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul", "max",
+    "max_pool2d", "maximum", "mean", "min", "minimum", "momentum", "moveaxis", "multiply", "named",
+    "negative", "not_equal", "one_hot", "ones_like", "operators", "optimise", "pad", "plan_memory", "power",
     "pull_back", "ravel", "register_backend", "relu", "remainder", "rematerialise", "reshape", "save_all",
     "save_matmuls", "save_names", "save_nothing", "scope", "sgd", "sigmoid", "sign", "simplify", "sin",
-    "softmax", "softmax_cross_entropy", "split", "sqrt", "square", "squeeze", "stack", "std",
-    "stop_gradient", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "tensordot",
-    "total_cost", "transpose", "value_and_grad", "var", "verify", "vjp", "warmup_cosine", "where",
+    "softmax", "softmax_cross_entropy", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient",
+    "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "tensordot", "total_cost", "transpose",
+    "value_and_grad", "var", "verify", "vjp", "warmup_cosine", "where", "zeros_like",
 ]  # fmt: skip

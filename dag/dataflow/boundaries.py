@@ -64,7 +64,7 @@ def bound(results: list[Tensor], arguments: list[Tensor], rule: CallRule) -> lis
     return [apply("call_result", each, call, index=index) for index, each in enumerate(results)]
 
 
-def as_tensor(value: Any) -> Any:
+def snapshot(value: Any) -> Any:
     """Return arrays and numbers as constants, anything else as it is; an array is copied, so it may change afterwards."""
     return constant(np.array(value)) if isinstance(value, (np.ndarray, np.generic, float, int)) else value
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import BadTensor, NotDifferentiable
 from .boundaries import bound
-from .differentiate import in_place_of, is_float, leaves_like, marked, zeros_like
+from .differentiate import filled, in_place_of, is_float, leaves_like, marked
 from .regions import between, depending
 from .tensor import Tensor, brief, constant, show
 from .trees import flatten
@@ -119,7 +119,7 @@ class _Rule:
             )
         self._check_same(made[0])
         carried = iter(
-            [cotangents[at] if at in cotangents else zeros_like(each) for at, each in enumerate(results)]
+            [cotangents[at] if at in cotangents else filled(0, each) for at, each in enumerate(results)]
         )
         outputs, rebuild = flatten(self.result)
         given = rebuild([next(carried) if is_float(each) else None for each in outputs])

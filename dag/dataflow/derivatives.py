@@ -22,7 +22,6 @@ from .differentiate import (
     pulled_to,
     total,
     vjp,
-    zeros_like,
 )
 from .regions import between, depending, substitute
 from .tensor import Tensor, apply, astype, brief, constant, input, scope, show
@@ -58,7 +57,7 @@ def jvp(function: Callable[..., Any], inputs: Sequence[Any], tangents: Sequence[
     pulled = [(total(found[leaf]), directions[leaf]) for leaf in directions if leaf in found]
     back = gather(between([each for each, _ in pulled]), pulled, duals)
     changes = _without_waits(
-        [total(back[dual]) if dual in back else zeros_like(dual) for dual in duals], duals
+        [total(back[dual]) if dual in back else filled(0, dual) for dual in duals], duals
     )
     if any(node in set(duals) for node in between(changes)):
         raise NotDifferentiable(

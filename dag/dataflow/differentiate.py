@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadTensor, NotDifferentiable
-from .boundaries import ResultCotangent, as_tensor, identity
+from .boundaries import ResultCotangent, identity, snapshot
 from .regions import between, depending, scope_of
 from .tables import GRADIENTS
 from .tensor import Tensor, apply, astype, brief, constant, scope, show
@@ -173,11 +173,6 @@ def grad(
     return gradient
 
 
-def zeros_like(tensor: Tensor) -> Tensor:
-    """Return zeros in the shape and dtype of ``tensor``."""
-    return filled(0, tensor)
-
-
 def filled(value: float, like: Tensor) -> Tensor:
     """Return ``value`` everywhere in the shape and dtype of ``like``."""
     scalar = constant(np.asarray(value, like.dtype))
@@ -187,7 +182,7 @@ def filled(value: float, like: Tensor) -> Tensor:
 def marked(inputs: Any) -> tuple[list[Any], Any]:
     """Return the leaves of ``inputs``, each tensor as a node of its own, and the tree of them."""
     leaves, rebuild = flatten(inputs)
-    own = [identity(each) if isinstance(each, Tensor) else each for each in map(as_tensor, leaves)]
+    own = [identity(each) if isinstance(each, Tensor) else each for each in map(snapshot, leaves)]
     return own, rebuild(own)
 
 
@@ -197,7 +192,7 @@ def pulled_to(leaves: Sequence[Any], seeds: Sequence[tuple[Tensor, Tensor]]) -> 
     found = gather(between([output for output, _ in seeds], set(ends)), seeds, ends, partial=True)
     with scope("gradient"):
         return [
-            (total(found[leaf]) if leaf in found else zeros_like(leaf)) if is_float(leaf) else None
+            (total(found[leaf]) if leaf in found else filled(0, leaf)) if is_float(leaf) else None
             for leaf in leaves
         ]
 

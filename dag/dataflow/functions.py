@@ -15,9 +15,7 @@ import numpy as np
 
 from ..errors import BadTensor
 from . import contracting, convolving, elementwise, indexing, normalising, reducing, shaping  # noqa: F401  (the tables)
-from .arguments import Axis as Axis
-from .arguments import as_tensor as as_tensor
-from .arguments import axes_of, axis_of, in_float32
+from .arguments import Axis, as_tensor, axes_of, axis_of, in_float32
 from .products import dot, einsum, matmul, tensordot
 from .rearranging import (
     broadcast_to,
@@ -26,6 +24,7 @@ from .rearranging import (
     flip,
     getitem,
     moveaxis,
+    ones_like,
     pad,
     ravel,
     reshape,
@@ -36,19 +35,19 @@ from .rearranging import (
     take,
     take_along_axis,
     transpose,
+    zeros_like,
 )
 from .tables import FUNCTIONS
-from .tensor import Tensor, TensorLike, apply, constant
-from .tensor import astype as _astype
+from .tensor import Tensor, TensorLike, apply, astype, constant
 
 __all__ = [
-    "absolute", "add", "argmax", "argmin", "broadcast_to", "ceil", "clip", "concatenate", "cos", "cumsum", "divide", "dot",
-    "einsum", "equal", "exp", "expand_dims", "expm1", "flip", "floor", "floor_divide", "getitem", "greater", "greater_equal",
-    "isfinite", "isinf", "isnan", "less", "less_equal", "log", "log1p", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "logsumexp", "matmul", "max", "maximum", "mean", "min", "minimum", "moveaxis", "multiply", "negative",
-    "not_equal", "pad", "power", "ravel", "remainder", "reshape", "sigmoid", "sign", "sin", "split", "sqrt", "square",
-    "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "tensordot", "transpose",
-    "var", "where",
+    "absolute", "add", "argmax", "argmin", "astype", "broadcast_to", "ceil", "clip", "concatenate", "cos", "cumsum", "divide",
+    "dot", "einsum", "equal", "exp", "expand_dims", "expm1", "flip", "floor", "floor_divide", "getitem", "greater",
+    "greater_equal", "isfinite", "isinf", "isnan", "less", "less_equal", "log", "log1p", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "logsumexp", "matmul", "max", "maximum", "mean", "min", "minimum", "moveaxis", "multiply",
+    "negative", "not_equal", "ones_like", "pad", "power", "ravel", "remainder", "reshape", "sigmoid", "sign", "sin", "split",
+    "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh",
+    "tensordot", "transpose", "var", "where", "zeros_like",
 ]  # fmt: skip
 
 
@@ -149,7 +148,7 @@ def power(left: TensorLike, right: TensorLike) -> Tensor:
 
 def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
     """Return elements of ``x`` where the condition is true, else of ``y``."""
-    chosen = _astype(condition, np.dtype(np.bool_))
+    chosen = astype(condition, np.dtype(np.bool_))
     if isinstance(x, (Tensor, np.ndarray, np.generic)) == isinstance(y, (Tensor, np.ndarray, np.generic)):
         x, y = as_tensor(x), as_tensor(y)
     elif isinstance(x, (Tensor, np.ndarray, np.generic)):
@@ -258,6 +257,8 @@ def _place_of(kind: str, value: TensorLike, axis: int | None, keepdims: bool) ->
 
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})
+# What is known now is a number now: NumPy's own questions about an array.
+FUNCTIONS.update({"shape": lambda x: x.shape, "ndim": lambda x: x.ndim, "size": lambda x: x.size})
 FUNCTIONS.update({"amax": max, "amin": min, "invert": _of_truth("invert", "logical_not")})
 FUNCTIONS.update(
     {f"bitwise_{word}": _of_truth(f"bitwise_{word}", f"logical_{word}") for word in ("and", "or", "xor")}

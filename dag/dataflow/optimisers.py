@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadTensor
-from .boundaries import as_tensor
+from .boundaries import snapshot
 from .differentiate import is_float, total
 from .tensor import Tensor, apply, astype, brief, constant, scope, show
 from .trees import flatten, map_tree, values_like
@@ -60,14 +60,14 @@ class Optimiser:
                     f"{self.name}: the state is a dict with step{''.join(f', {slot}' for slot in self.slots)}, as start "
                     f"makes it, got {brief(state)}"
                 )
-            number = as_tensor(state["step"]) + 1
+            number = snapshot(state["step"]) + 1
             rate = self.learning_rate(number) if callable(self.learning_rate) else self.learning_rate
-            rate = rate if isinstance(rate, (int, float)) else as_tensor(rate)
+            rate = rate if isinstance(rate, (int, float)) else snapshot(rate)
             if not isinstance(rate, (int, float)) and not (isinstance(rate, Tensor) and rate.shape == ()):
                 found = show(rate.shape) if isinstance(rate, Tensor) else brief(rate)
                 raise BadTensor(f"the learning rate must be a number, or have the shape (), got {found}")
             leaves, rebuild = flatten(params)
-            own = [as_tensor(leaf) for leaf in leaves]
+            own = [snapshot(leaf) for leaf in leaves]
             if not all(is_float(each) for each in own):
                 raise BadTensor(f"{self.name}: parameters are tensors of floats, got {brief(params, 80)}")
             columns = [_leaves(f"{self.name}: the gradients", gradients, params, own)]
@@ -157,7 +157,7 @@ def warmup_cosine(
         )
 
     def rate(number: Tensor) -> Tensor:
-        step = astype(as_tensor(number), np.dtype(np.float64))
+        step = astype(snapshot(number), np.dtype(np.float64))
         done = apply("minimum", (step - warmup_steps) / (total_steps - warmup_steps), 1.0)
         falling = final + (peak - final) * 0.5 * (1 + apply("cos", math.pi * done))
         return apply("where", step < warmup_steps, step * (peak / max(warmup_steps, 1)), falling)
@@ -173,7 +173,7 @@ def clip_by_global_norm(gradients: Any, max_norm: float) -> tuple[Any, Tensor]:
     if not isinstance(max_norm, (int, float)) or not max_norm > 0:
         raise ValueError(f"max_norm must be above 0, got {brief(max_norm)}")
     leaves, rebuild = flatten(gradients)
-    tensors = [as_tensor(leaf) for leaf in leaves]
+    tensors = [snapshot(leaf) for leaf in leaves]
     if not tensors or not all(is_float(each) for each in tensors):
         raise BadTensor(f"gradients are tensors of floats, got {brief(gradients, 80)}")
     with scope("clip"):
@@ -196,7 +196,7 @@ def _leaves(what: str, tree: Any, params: Any, own: Sequence[Tensor]) -> list[Te
         given = values_like(params, tree)
     except ValueError as error:
         raise BadTensor(f"{what} must be a tree like the parameters: {error}") from None
-    leaves: list[Tensor] = [as_tensor(each) for each in given]
+    leaves: list[Tensor] = [snapshot(each) for each in given]
     for param, leaf in zip(own, leaves, strict=True):
         if not isinstance(leaf, Tensor) or leaf.shape != param.shape:
             found = show(leaf.shape) if isinstance(leaf, Tensor) else repr(leaf)[:60]

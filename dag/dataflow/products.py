@@ -8,7 +8,6 @@ from math import prod
 from ..errors import BadTensor
 from .arguments import as_tensor, axis_of
 from .rearranging import reshape, transpose
-from .tables import FUNCTIONS
 from .tensor import Tensor, TensorLike, apply, astype, brief, show
 
 
@@ -155,6 +154,3 @@ def _contracted(
     found = [*batch, *rows, *columns]
     shaped = reshape(product, [lengths[letter] for letter in found])
     return transpose(shaped, [found.index(letter) for letter in kept])
-
-
-FUNCTIONS.update({function.__name__: function for function in (matmul, dot, tensordot, einsum)})

@@ -11,7 +11,6 @@ import numpy as np
 from ..errors import BadTensor
 from .arguments import Axis, as_tensor, axes_of, axis_of, fits, ids_of, lengths_of, plain_lengths, sequence_of
 from .elementwise import broadcast
-from .tables import FUNCTIONS
 from .tensor import Tensor, TensorLike, apply, brief, constant, show
 
 
@@ -271,16 +270,3 @@ def _as_ids(part: Any) -> Any:
 def _sliced(tensor: Tensor, spans: Sequence[tuple[int, int, int]]) -> Tensor:
     whole = all(span == (0, 1, length) for span, length in zip(spans, tensor.shape, strict=True))
     return tensor if whole else apply("slice", tensor, spans=tuple(spans))
-
-
-FUNCTIONS.update(
-    {
-        function.__name__: function
-        for function in (
-            reshape, ravel, transpose, swapaxes, moveaxis, expand_dims, squeeze, broadcast_to, flip, pad, concatenate,
-            stack, split, take, take_along_axis, getitem, zeros_like, ones_like,
-        )
-    }
-)  # fmt: skip
-# What is known now is a number now: NumPy's own questions about an array.
-FUNCTIONS.update({"shape": lambda x: x.shape, "ndim": lambda x: x.ndim, "size": lambda x: x.size})
