@@ -279,6 +279,7 @@ CALLS = {
     "its size": lambda x, y, w: x * np.size(x) + np.ndim(x) + np.shape(x)[0],
     "T": lambda x, y, w: x.T,
     "methods": lambda x, y, w: x.reshape(6, 4).transpose(1, 0).sum(0).mean(),
+    "extremes as methods": lambda x, y, w: x.max(1) - x.min(axis=1) * y.argmax() + y.max(keepdims=True) * x[0].argmax(0),
     "astype": lambda x, y, w: x.astype(np.float32).astype("float64") * 0,
 }  # fmt: skip
 

@@ -119,6 +119,7 @@ from .program import Program
 from .tables import define, operators
 from .tensor import Tensor, TensorOp, apply, astype, constant, input, scope
 from .textual import build
+from .trees import map_tree
 
 __all__ = [
     "Backend", "Cost", "MemoryPlan", "Optimiser", "Program", "Tensor", "TensorOp", "absolute", "adam", "add",
@@ -129,12 +130,13 @@ __all__ = [
     "expand_dims", "expm1", "flip", "floor", "floor_divide", "flops", "fold_constants", "fuse", "gelu",
     "grad", "graph_of", "greater", "greater_equal", "hessian", "hvp", "identity", "input", "inputs_like",
     "isfinite", "isinf", "isnan", "jacobian", "jvp", "layer_norm", "less", "less_equal", "log", "log1p",
-    "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul", "max",
-    "max_pool2d", "maximum", "mean", "min", "minimum", "momentum", "moveaxis", "multiply", "named",
-    "negative", "not_equal", "one_hot", "ones_like", "operators", "optimise", "pad", "plan_memory", "power",
-    "pull_back", "ravel", "register_backend", "relu", "remainder", "rematerialise", "reshape", "save_all",
-    "save_matmuls", "save_names", "save_nothing", "scope", "sgd", "sigmoid", "sign", "simplify", "sin",
-    "softmax", "softmax_cross_entropy", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient",
-    "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "tensordot", "total_cost", "transpose",
-    "value_and_grad", "var", "verify", "vjp", "warmup_cosine", "where", "zeros_like",
+    "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "map_tree",
+    "matmul", "max", "max_pool2d", "maximum", "mean", "min", "minimum", "momentum", "moveaxis", "multiply",
+    "named", "negative", "not_equal", "one_hot", "ones_like", "operators", "optimise", "pad", "plan_memory",
+    "power", "pull_back", "ravel", "register_backend", "relu", "remainder", "rematerialise", "reshape",
+    "save_all", "save_matmuls", "save_names", "save_nothing", "scope", "sgd", "sigmoid", "sign", "simplify",
+    "sin", "softmax", "softmax_cross_entropy", "split", "sqrt", "square", "squeeze", "stack", "std",
+    "stop_gradient", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tanh", "tensordot",
+    "total_cost", "transpose", "value_and_grad", "var", "verify", "vjp", "warmup_cosine", "where",
+    "zeros_like",
 ]  # fmt: skip

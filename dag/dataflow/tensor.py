@@ -199,6 +199,18 @@ class Tensor(Node):
         """Return the mean over ``axis``, by default over all."""
         return _function("mean", self, axis, keepdims)
 
+    def max(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        """Return the largest element along ``axis``, by default of all."""
+        return _function("max", self, axis, keepdims)
+
+    def min(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        """Return the smallest element along ``axis``, by default of all."""
+        return _function("min", self, axis, keepdims)
+
+    def argmax(self, axis: int | None = None) -> Tensor:
+        """Return where the largest element along ``axis`` is; without an axis, in all elements in one row."""
+        return _function("argmax", self, axis)
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Any:
         if method != "__call__" or settings:
             how = "" if method == "__call__" else f".{method}"
