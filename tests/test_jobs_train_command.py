@@ -15,6 +15,7 @@ import pytest
 from mr_command import MrCommand
 
 from jobs.train_curve import Curve, draw_curve
+from jobs.train_models import MODELS, defaults_of, show_option
 
 CSV = "a,b,label\n" + "".join(f"{at % 7},{at % 5},{at % 2}\n" for at in range(40))
 
@@ -80,6 +81,17 @@ def test_the_library_lists_the_models(mr: MrCommand) -> None:
     out = mr("jobs").out
     for words in ("mlp", "transformer", "--layers 512,512", "--context 64", "a text file"):
         assert words in out
+
+
+def test_the_defaults_that_are_told_are_those_of_the_models(mr: MrCommand) -> None:
+    told = " ".join(mr("train", "--help").out.split())
+    guide = " ".join((Path(__file__).parents[1] / "docs" / "jobs.md").read_text().split())
+    for kind in MODELS.values():
+        for name, value in defaults_of(kind).items():
+            assert f"[default: {show_option(value)}]" in told.partition(f"--{name} ")[2].partition(" --")[0]
+        assert f"{kind.name} {kind.batch}" in told.partition("--batch ")[2].partition(" --")[0]
+        rates = ", ".join(f"{kind.rates[name]}" for name in ("adam", "momentum", "sgd"))
+        assert f"{rates} for the {kind.name}" in guide
 
 
 # -- what is refused --------------------------------------------------------------------------------
