@@ -5,12 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .check import check
+from .check import check, travels
 from .count import Counts, count
 from .draw import draw_svg
+from .networks import Incast, Link, Network, Racks, named_network, networks
 from .operators import Operator
 from .plans import algorithms, plan
 from .schedule import Schedule, Step, bounds
+from .simulate import Simulated, simulate
 
 if TYPE_CHECKING:
     from .comm import Comm, alone
@@ -21,9 +23,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Comm",
     "Counts",
+    "Incast",
+    "Link",
+    "Network",
     "Operator",
     "Pending",
+    "Racks",
     "Schedule",
+    "Simulated",
     "Step",
     "algorithms",
     "alone",
@@ -33,7 +40,10 @@ __all__ = [
     "draw_svg",
     "join",
     "launch",
+    "named_network",
+    "networks",
     "plan",
+    "simulate",
 ]
 
 #: What starts processes or waits for them is loaded when it is asked for.

@@ -3,9 +3,14 @@
 The model, per step and node: a message costs its sender ``overhead_s`` of time and then its bytes on the sender's link; it
 arrives ``latency_s`` after it has left, but no earlier than the receiver's link has taken what came before it; what is folded
 costs ``reduce_s_per_byte``.  A node goes on when all of its own sends have left and all that it expects has been folded, so
-steps of different nodes overlap as far as the schedule allows.  Messages between machines use the one link of their machine.
-Links serve messages in the order in which they are ready, not shared between them: when the last of several is through is the
-same.  Nothing here measures anything; ``calibrate`` fits a network to what was measured.
+steps of different nodes overlap as far as the schedule allows.  A message may arrive long before its receiver comes to it.
+
+No link ever carries more than it can.  The link of one node serves its messages one after another; the link of a machine or
+a rack is shared fairly by those that are ready at once: each comes within half of what it takes after the one before it, and
+all are through together.  Across steps a link serves in the order of the steps: a message of a
+later step does not overtake, even where it is ready earlier.
+
+Nothing here measures anything; ``calibrate`` fits a network to what was measured.
 """
 
 from __future__ import annotations
@@ -16,147 +21,195 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadCollective
+from .networks import Incast, Network
 from .schedule import FOLD, HOLD, IntArray, Schedule, Step, bounds
+from .symmetry import moves_of_first, repeats_after
 
 FloatArray = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """What a message meets on its way: ``latency_s`` once, ``s_per_byte`` for each byte."""
-
-    latency_s: float
-    s_per_byte: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Incast:
-    """A switch port that holds ``buffer_bytes``: senders at once beyond that lose packets and wait for a timeout.
-
-    ``window_bytes`` is what each sender sends before it waits for an answer.  A step in which f senders give to one node costs
-    ``timeout_s`` more where f times the window (or the message, if it is smaller) is above the buffer (Phanishayee et al.,
-    FAST 2008; Linux' least retransmission timeout is 200 ms).
-    """
-
-    buffer_bytes: int
-    window_bytes: int
-    timeout_s: float = 0.2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """Machines of ``per_machine`` ranks: ``inside`` between ranks of one, ``across`` between machines.
-
-    Args:
-        inside: each rank has a link of its own each way.
-        across: each machine has one link each way, which its ranks share.
-        per_machine: ranks of a machine; servers that are no ranks have a machine each.
-        overhead_s: what each message costs its sender before it leaves, one after another.
-        reduce_s_per_byte: folding a byte that arrived.
-        incast: of the ports between machines; None: buffers without end.
-    """
-
-    inside: Link
-    across: Link
-    per_machine: int = 1
-    overhead_s: float = 0.0
-    reduce_s_per_byte: float = 0.0
-    incast: Incast | None = None
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Simulated:
-    """``seconds`` until the last rank is done, when each node is, and how many steps met a timeout."""
+    """``seconds`` until the last rank is done, when each node is, and how many ports met a timeout in how many steps."""
 
     seconds: float
     by_node: FloatArray
     timeouts: int
 
 
-def simulate(schedule: Schedule, elements: int, itemsize: int, network: Network) -> Simulated:
+def simulate(
+    schedule: Schedule, elements: int, itemsize: int, network: Network, *, by_symmetry: bool = True
+) -> Simulated:
     """Return how long ``schedule`` takes for ``elements`` elements of ``itemsize`` bytes on ``network``.
 
+    Args:
+        by_symmetry: where parts are equal and the plan looks the same from each machine (or rack), follow the ranks of one alone:
+            the same times, in a fraction of the work (see ``symmetry``).
+
     Raises:
-        BadCollective: ``elements`` or ``itemsize`` is negative.
+        BadCollective: ``elements`` or ``itemsize`` is negative, or a step has too many moves to be made at once.
     """
     if elements < 0 or itemsize < 1:
         raise BadCollective(
             f"elements from 0 on and bytes per element from 1 on, got {elements} and {itemsize}"
         )
     size = np.diff(bounds(elements, schedule.parts)).astype(np.float64) * itemsize
-    clocks = _Clocks(schedule, network, size)
-    for step in schedule:
-        clocks.advance(step)
-    return Simulated(seconds=float(clocks.now.max(initial=0.0)), by_node=clocks.now, timeouts=clocks.timeouts)
+    group = network.per_machine * (network.racks.machines if network.racks else 1)
+    even = bool(len(size)) and bool((size == size[0]).all())
+    followed = repeats_after(schedule, group) if by_symmetry and even else None
+    clocks = _Clocks(schedule, network, size, followed or schedule.nodes)
+    for number in range(schedule.steps):
+        clocks.advance(moves_of_first(schedule, number, followed))
+    times = schedule.nodes // len(clocks.now)
+    by_node = np.tile(clocks.now, times) + network.start_s * (schedule.steps > 0)
+    return Simulated(
+        seconds=float(by_node.max(initial=0.0)), by_node=by_node, timeouts=clocks.timeouts * times
+    )
 
 
-def _machines(schedule: Schedule, per_machine: int) -> IntArray:
-    node = np.arange(schedule.nodes, dtype=np.int64)
-    beside = -(-schedule.ranks // per_machine) + node - schedule.ranks
-    return np.where(node < schedule.ranks, node // per_machine, beside)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Way:
+    """The links that the moves of a step take through one stage.
+
+    ``link`` is the link of each move, ``alone`` says that no two share one, ``order`` sorts the moves by link, ``last`` is where
+    in that order each link ends, and ``fair`` says that a link is shared by those who are ready at once.
+    """
+
+    link: IntArray
+    alone: bool
+    order: IntArray | None
+    last: IntArray | None
+    fair: bool
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Ways:
-    """The links that the moves of a step take.
-
-    ``leaving`` and ``arriving`` are None where each move has a link alone.  ``at_src`` and ``at_dst`` say for each node which
-    move is its own, the number of moves where none is; None where a node has several.
-    """
+    """What the moves of a step meet; ``dst`` as the plan names it, ``to`` as one of the nodes that are followed."""
 
     src: IntArray
     dst: IntArray
-    far: npt.NDArray[np.bool_]
-    s_per_byte: FloatArray
-    latency_s: FloatArray
-    leaving: IntArray | None
-    arriving: IntArray | None
+    to: IntArray
+    far: BoolArray
+    s_per_byte: FloatArray | float
+    latency_s: FloatArray | float
+    slow: FloatArray | float
+    slow_node: FloatArray | float
+    place: IntArray | None
+    leaving: _Way
+    arriving: _Way
+    climbing: IntArray | None
+    up: _Way | None
+    down: _Way | None
     at_src: IntArray | None
     at_dst: IntArray | None
 
 
-class _Clocks:
-    """The time at each node, moved on step by step."""
+class _Queue:
+    """Until when each link of one stage is busy."""
 
-    def __init__(self, schedule: Schedule, network: Network, size: FloatArray) -> None:
-        self.now = np.zeros(schedule.nodes)
+    def __init__(self, links: int) -> None:
+        self._until = np.zeros(links)
+        self._last: tuple[_Way, FloatArray] | None = None
+
+    def through(self, way: _Way, ready: FloatArray, takes: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return when the first and the last byte of each message are through, and keep the links busy until then.
+
+        Args:
+            ready: when its first byte is there.
+            takes: how long it takes if it has the link for itself.
+        """
+        if self._last is not None and self._last[0] is way:
+            free = self._last[1]  # the same moves as in the step before: no need to look the links up
+        else:
+            if self._last is not None:
+                self._until[self._last[0].link] = self._last[1]
+                self._last = None
+            free = self._until.take(way.link)
+        begin = np.maximum(ready, free)
+        if way.alone:
+            done = begin + takes
+            self._last = way, done
+        else:
+            begin, done = _served(way, begin, takes)
+            assert way.order is not None
+            assert way.last is not None
+            latest = np.maximum.reduceat(done[way.order], np.r_[0, way.last[:-1] + 1])
+            self._until[way.link[way.order[way.last]]] = latest
+        return begin, done
+
+
+class _Clocks:
+    """The time at each node that is followed, moved on step by step."""
+
+    def __init__(self, schedule: Schedule, network: Network, size: FloatArray, followed: int) -> None:
+        self.now = np.zeros(followed)
         self.timeouts = 0
-        self._held = np.zeros(schedule.nodes)
+        self._held = np.zeros(followed)
         self._network = network
+        self._size = size
         self._until = np.r_[0.0, np.cumsum(size)]
         self._even = float(size[0]) if len(size) and (size == size[0]).all() else None
-        self._machine = _machines(schedule, network.per_machine)
+        node = np.arange(schedule.nodes, dtype=np.int64)
+        beside = -(-schedule.ranks // network.per_machine) + node - schedule.ranks
+        self._machine = np.where(node < schedule.ranks, node // network.per_machine, beside)
+        self._machines = -(-followed // network.per_machine) + schedule.nodes - schedule.ranks
+        self._rack = self._machine // (network.racks.machines if network.racks else 1)
+        self._racks = int(self._rack.max(initial=0)) + 1
+        self._out, self._in = (_Queue(followed + self._machines) for _ in range(2))
+        self._up, self._down = (_Queue(self._racks) for _ in range(2))
         self._last: _Ways | None = None
 
     def advance(self, step: Step) -> None:
         """Move the clocks over one step."""
-        network, now = self._network, self.now
         size = self._sizes(step)
         src, dst, mode = step.src, step.dst, step.mode
-        if not (full := size > 0).all():
+        if not size.all():
+            full = np.flatnonzero(size)
             src, dst, mode, size = src[full], dst[full], mode[full], size[full]
         if len(src):
-            ways = self._ways(src, dst)
-            takes = size * ways.s_per_byte
-            ready = now.take(src)
-            if network.overhead_s:
-                ready = ready + network.overhead_s * (1 + _place(src))
-            left = ready + takes if ways.leaving is None else _served(ways.leaving, ready, takes)
-            there = left + ways.latency_s
-            if ways.arriving is not None:
-                there = _served(ways.arriving, there - takes, takes)
-            if network.incast is not None:
-                late = _overrun(dst, size, ways.far, network.incast, len(now))
-                self.timeouts += int(late.sum())
-                there = there + network.incast.timeout_s * late[dst]
-            _raise_to(now, src, left, ways.at_src)
-            _raise_to(now, dst, there, ways.at_dst)
-            if network.reduce_s_per_byte:
-                now += np.bincount(dst, size * (mode == FOLD), len(now)) * network.reduce_s_per_byte
-                self._held += np.bincount(dst, size * (mode == HOLD), len(now))
+            self._move(self._ways(src, dst), size, mode)
         if step.settle:
-            now += self._held * network.reduce_s_per_byte
+            slow = self._last.slow_node if self._last is not None else 1.0
+            self.now += self._held * (self._network.reduce_s_per_byte * slow)
             self._held[:] = 0
+
+    def _move(self, ways: _Ways, size: FloatArray, mode: IntArray) -> None:
+        network, now, nodes = self._network, self.now, len(self.now)
+        takes = size * ways.s_per_byte
+        ready = now.take(ways.src)
+        if ways.place is not None:
+            ready = ready + network.overhead_s * ways.slow * (1 + ways.place)
+        elif network.overhead_s:
+            ready = ready + network.overhead_s * ways.slow
+        begun, left = self._out.through(ways.leaving, ready, takes)
+        begins, there = begun + ways.latency_s, left + ways.latency_s
+        if ways.climbing is not None:
+            self._climb(ways, begins, there, size)
+        there = np.maximum(there, self._in.through(ways.arriving, begins, takes)[1])
+        if network.incast is not None:
+            late = _overrun(ways, size, network, network.incast, nodes)
+            self.timeouts += int(late.sum())
+            there = there + network.incast.timeout_s * late[ways.to]
+        for node, own, time in ((ways.src, ways.at_src, left), (ways.to, ways.at_dst, there)):
+            if own is None:
+                np.maximum.at(now, node, time)
+            else:
+                np.maximum(now, time.take(own), out=now)
+        if network.reduce_s_per_byte:
+            folded = np.bincount(ways.to, size * (mode == FOLD), nodes)
+            now += folded * (network.reduce_s_per_byte * ways.slow_node)
+            self._held += np.bincount(ways.to, size * (mode == HOLD), nodes)
+
+    def _climb(self, ways: _Ways, begins: FloatArray, there: FloatArray, size: FloatArray) -> None:
+        """Put off those messages that leave their rack until they are through its link and that of the other rack."""
+        assert self._network.racks is not None
+        link, climbing = self._network.racks.link, ways.climbing
+        for queue, way, latency_s in ((self._up, ways.up, link.latency_s), (self._down, ways.down, 0.0)):
+            assert way is not None
+            first, last = queue.through(way, begins[climbing], size[climbing] * link.s_per_byte)
+            begins[climbing] = first + latency_s
+            there[climbing] = np.maximum(there[climbing], last) + latency_s
 
     def _sizes(self, step: Step) -> FloatArray:
         if self._even is not None:
@@ -167,58 +220,131 @@ class _Clocks:
 
     def _ways(self, src: IntArray, dst: IntArray) -> _Ways:
         last = self._last
-        if last is not None and last.src is src and last.dst is dst:
-            return last
-        network, machine, nodes = self._network, self._machine, len(self._machine)
-        far = machine[src] != machine[dst]
-        # A machine's link has a number of its own behind those of the nodes.
-        leaving = np.where(far, nodes + machine[src], src)
-        arriving = np.where(far, nodes + machine[dst], dst)
-        self._last = _Ways(
+        if last is not None and len(last.src) == len(src):
+            same = last.src is src or bool((last.src == src).all())
+            if same and (last.dst is dst or bool((last.dst == dst).all())):
+                return last
+        self._last = self._find_ways(src, dst)
+        return self._last
+
+    def _find_ways(self, src: IntArray, dst: IntArray) -> _Ways:
+        network, nodes = self._network, len(self.now)
+        to = dst if nodes == len(self._machine) else dst % nodes
+        if (one := network.per_machine == 1) and (src != dst).all():
+            # The link of a node is that of its machine.
+            far = np.ones(len(src), np.bool_)
+            leaving, arriving = src, to
+            s_per_byte: FloatArray | float = network.across.s_per_byte
+            latency_s: FloatArray | float = network.across.latency_s
+        else:
+            machine_from, machine_to = self._machine[src], self._machine[dst]
+            far = machine_from != machine_to
+            # A machine's link has a number of its own behind those of the nodes.
+            leaving = np.where(far, nodes + machine_from, src)
+            arriving = np.where(far, nodes + self._machine[to], to)
+            s_per_byte = np.where(far, network.across.s_per_byte, network.inside.s_per_byte)
+            latency_s = np.where(far, network.across.latency_s, network.inside.latency_s)
+        slow: FloatArray | float = 1.0
+        slow_node: FloatArray | float = 1.0
+        if network.cores is not None:
+            slow_node = self._slowness(src, to, network.cores)
+            slow = np.maximum(slow_node[src], slow_node[to])
+            s_per_byte = np.where(far, s_per_byte, s_per_byte * slow)
+            latency_s = np.where(far, latency_s, latency_s * slow)
+        climbing = up = down = None
+        if network.racks is not None and (crosses := self._rack[src] != self._rack[dst]).any():
+            climbing = np.flatnonzero(crosses)
+            up = _way(self._rack[src[climbing]], self._racks, fair=True)
+            down = _way(self._rack[to[climbing]], self._racks, fair=True)
+        links = nodes + self._machines
+        place = _place(src) if network.overhead_s else None
+        return _Ways(
             src=src,
             dst=dst,
+            to=to,
             far=far,
-            s_per_byte=np.where(far, network.across.s_per_byte, network.inside.s_per_byte),
-            latency_s=np.where(far, network.across.latency_s, network.inside.latency_s),
-            leaving=leaving if np.bincount(leaving).max() > 1 else None,
-            arriving=arriving if np.bincount(arriving).max() > 1 else None,
+            s_per_byte=s_per_byte,
+            latency_s=latency_s,
+            slow=slow,
+            slow_node=slow_node,
+            place=place if place is not None and place.any() else None,
+            leaving=_way(leaving, links, fair=not one),
+            arriving=_way(arriving, links, fair=not one),
+            climbing=climbing,
+            up=up,
+            down=down,
             at_src=_own_move(src, nodes),
-            at_dst=_own_move(dst, nodes),
+            at_dst=_own_move(to, nodes),
         )
-        return self._last
+
+    def _slowness(self, src: IntArray, to: IntArray, cores: int) -> FloatArray:
+        """Return for each node how many times as long its work takes, since so many of its machine work at once."""
+        busy = np.zeros(len(self.now), np.bool_)
+        busy[src] = busy[to] = True
+        machine = self._machine[: len(busy)]
+        at_work = np.bincount(machine, busy, int(machine.max(initial=0)) + 1)
+        return np.maximum(1.0, at_work / cores)[machine]
+
+
+def _way(link: IntArray, links: int, *, fair: bool) -> _Way:
+    if len(link) * 16 < links:
+        ordered = np.sort(link)
+        alone = bool((ordered[1:] != ordered[:-1]).all())
+    else:
+        alone = bool(np.bincount(link).max(initial=0) <= 1)
+    if alone:
+        return _Way(link=link, alone=True, order=None, last=None, fair=fair)
+    order = np.argsort(link, kind="stable")
+    last = np.flatnonzero(np.r_[np.diff(link[order]) != 0, True])
+    return _Way(link=link, alone=False, order=order, last=last, fair=fair)
 
 
 def _own_move(node: IntArray, nodes: int) -> IntArray | None:
-    if np.bincount(node).max() > 1:
+    """Return which move is each node's own; None where one has several, or none."""
+    if len(node) != nodes:
         return None
-    own = np.full(nodes, len(node), np.int64)
-    own[node] = np.arange(len(node))
-    return own
+    own = np.full(nodes, -1, np.int64)
+    own[node] = np.arange(nodes)
+    return own if (own >= 0).all() else None
 
 
-def _raise_to(now: FloatArray, node: IntArray, time: FloatArray, own: IntArray | None) -> None:
-    """Move the clocks of the nodes forward to ``time``."""
-    if own is None:
-        np.maximum.at(now, node, time)
-    else:
-        np.maximum(now, np.append(time, 0.0).take(own), out=now)
+def _served(way: _Way, ready: FloatArray, takes: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return when each message begins and ends on its link, which serves in the order in which they are ready.
 
-
-def _served(link: IntArray, ready: FloatArray, takes: FloatArray) -> FloatArray:
-    """Return when each message is through its link, which serves one at a time in the order in which they are ready."""
-    order = np.lexsort((ready, link))
-    group, begin, cost = link[order], ready[order], takes[order]
+    Where the link is shared fairly, those that are ready at about the same time end at the same time.
+    """
+    order = way.order
+    assert order is not None
+    link, begin = way.link[order], ready[order]
+    other = link[1:] != link[:-1]
+    if not ((begin[1:] >= begin[:-1]) | other).all():
+        order = np.lexsort((ready, way.link))
+        begin = ready[order]
+    cost = takes[order]
     # done[k] = max over j <= k of begin[j] + cost[j] + ... + cost[k], within the link.
     total = np.cumsum(cost)
-    first = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
-    lengths = np.diff(np.r_[first, len(group)])
+    first = np.flatnonzero(np.r_[True, other])
+    lengths = np.diff(np.r_[first, len(link)])
     total -= np.repeat(total[first] - cost[first], lengths)
     earliest = begin - (total - cost)
-    span = float(earliest.max() - earliest.min()) * 2
-    offset = np.repeat(np.arange(len(first)), lengths) * span
-    done = np.empty_like(ready)
-    done[order] = np.maximum.accumulate(earliest + offset) - offset + total
-    return done
+    if len(first) > 1:
+        # The maximum must not run from one link into the next: each is lifted above the one before.
+        span = float(earliest.max() - earliest.min()) * 2
+        offset = np.repeat(np.arange(len(first)), lengths) * span
+        done = np.maximum.accumulate(earliest + offset) - offset + total
+    else:
+        done = np.maximum.accumulate(earliest) + total
+    begun = done - cost
+    if way.fair:
+        # Of two alike that come t apart the first is through t before the second, not the whole time that one takes: half way
+        # between, serving them together or one after the other is equally wrong.
+        last = np.flatnonzero(np.r_[other | (begin[1:] - begin[:-1] > cost[1:] * 0.500001), True])
+        together = np.diff(np.r_[-1, last])
+        done = np.repeat(done[last], together)
+        begun = np.maximum(np.repeat(begun[last - together + 1], together), begin)
+    first_byte, last_byte = np.empty_like(ready), np.empty_like(ready)
+    first_byte[order], last_byte[order] = begun, done
+    return first_byte, last_byte
 
 
 def _place(group: IntArray) -> IntArray:
@@ -232,10 +358,10 @@ def _place(group: IntArray) -> IntArray:
     return place
 
 
-def _overrun(
-    dst: IntArray, size: FloatArray, far: npt.NDArray[np.bool_], incast: Incast, nodes: int
-) -> FloatArray:
+def _overrun(ways: _Ways, size: FloatArray, network: Network, incast: Incast, nodes: int) -> FloatArray:
     """Return 1 for each node whose port overflows in this step, else 0."""
-    waiting = np.bincount(dst, np.where(far, np.minimum(size, incast.window_bytes), 0.0), nodes)
-    senders = np.bincount(dst, far, nodes)
-    return ((waiting > incast.buffer_bytes) & (senders > 1)).astype(np.float64)
+    waiting = np.bincount(ways.to, np.where(ways.far, np.minimum(size, incast.window_bytes), 0.0), nodes)
+    senders = np.bincount(ways.to, ways.far, nodes)
+    across = network.across
+    room = incast.buffer_bytes + (2 * across.latency_s / across.s_per_byte if across.s_per_byte else np.inf)
+    return ((waiting > room) & (senders > 1)).astype(np.float64)

@@ -1,0 +1,59 @@
+"""Plans that look the same from every rank: who follows the first few has seen all.
+
+Such a plan, turned by one rank, is itself: where rank 0 gives to rank k, rank r gives as much to rank r + k.  Where all
+machines are alike too, and the parts are of one size, ranks at the same place of their machines do the same things at the
+same times.  A test holds this against the plans themselves and against the simulation of all ranks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import BadCollective
+from .schedule import FOLD, REPLACE, Schedule, Step, moves
+
+#: Algorithms that are the same from every rank, whatever they do.
+TURNING = frozenset({"ring", "sharded", "direct", "direct_whole"})
+#: More moves in one step than this are not made.
+MOST_MOVES = 40_000_000
+
+
+def repeats_after(schedule: Schedule, group: int) -> int | None:
+    """Return after how many ranks everything repeats, where machines (or racks) of ``group`` ranks are alike; None: never."""
+    if schedule.algorithm in TURNING and schedule.nodes == schedule.ranks and schedule.ranks % group == 0:
+        return group
+    return None
+
+
+def moves_of_first(schedule: Schedule, number: int, followed: int | None) -> Step:
+    """Return the moves of a step that the first ``followed`` ranks send; None is all.
+
+    Raises:
+        BadCollective: there are too many.
+    """
+    if schedule.algorithm == "sharded":
+        ranks = schedule.ranks
+        made = ranks * (ranks - 1)
+        if followed is not None:
+            src = np.repeat(np.arange(followed), ranks - 1)
+            dst = (src + np.tile(np.arange(1, ranks), followed)) % ranks
+            scatters = schedule.kind != "all_gather" and number == 0
+            return moves(src, dst, dst if scatters else src, mode=FOLD if scatters else REPLACE)
+        if made > MOST_MOVES:
+            raise BadCollective(
+                f"sharded has {made:,} messages in a step with {ranks:,} ranks; "
+                f"that is simulated only where the parts are equal: elements a multiple of {ranks:,}, "
+                "and whole machines (or racks)"
+            )
+    step = schedule.step(number)
+    if followed is None or followed == schedule.ranks:
+        return step
+    mine = np.flatnonzero(step.src < followed)
+    return Step(
+        src=step.src[mine],
+        dst=step.dst[mine],
+        start=step.start[mine],
+        stop=step.stop[mine],
+        mode=step.mode[mine],
+        settle=step.settle,
+    )
