@@ -44,6 +44,7 @@ __all__ = [
     "networks",
     "plan",
     "simulate",
+    "travels",
 ]
 
 #: What starts processes or waits for them is loaded when it is asked for.

@@ -6,32 +6,53 @@ the work grows with ranks times parts times steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import BadCollective
-from .schedule import FOLD, HOLD, REPLACE, Schedule, Step
+from .blocking import Order, by_peer, circle
+from .schedule import HOLD, REPLACE, Schedule, Step
 
 #: A rank's number, or a tuple of expressions folded from left to right.
 Expression = Any
 
 
-def check(schedule: Schedule) -> list[Expression]:
+def check(schedule: Schedule, *, order: Order = by_peer) -> list[Expression]:
     """Return the order in which each part is folded, having proved the schedule.
 
     Every contribution is in every result exactly once, all ranks hold the same expression (so they hold the same bits), no
-    step writes what it gives away, and nothing is left on hold.
+    step writes what it gives away, nothing is left on hold, an order of ranks that is promised is kept, and sends that block
+    get through where each rank does what it has to do in a step in ``order``.
 
     Raises:
-        BadCollective: with the rank, the part and what it holds.
+        BadCollective: with the step or the rank, the part and what it holds.
     """
-    held: dict[tuple[int, int], dict[int, Expression]] = {}
-    state = _begin(schedule)
+    run = _Run(schedule)
     for number, step in enumerate(schedule):
-        _apply(schedule, number, step, state, held)
-    if held:
-        raise BadCollective(f"{schedule}: {len(held)} parts are on hold at the end and never folded")
-    return _end(schedule, state)
+        run.apply(number, step)
+    if run.held:
+        (node, part), values = min(run.held.items())
+        raise BadCollective(
+            f"{schedule}: {node} holds part {part} of {sorted(values)} at the end, never folded"
+        )
+    results = _results(schedule, run.state)
+    if waiting := circle(schedule, order):
+        words = ", ".join(f"{node} for {peer} in step {number}" for node, peer, number in waiting)
+        raise BadCollective(f"{schedule}: where sends block, ranks wait for each other: {words}")
+    return results
+
+
+def travels(schedule: Schedule) -> Literal["inputs", "partial sums"]:
+    """Return what is sent to be folded: only what ranks brought, or also sums of some of it.
+
+    Inputs lose nothing by travelling in the 16 bits that they came in; partial sums would be rounded on each hop.
+
+    Raises:
+        BadCollective: a step cannot be done.
+    """
+    run = _Run(schedule)
+    for number, step in enumerate(schedule):
+        run.apply(number, step)
+    return "partial sums" if run.partial else "inputs"
 
 
 def contributions(expression: Expression) -> list[int]:
@@ -46,102 +67,128 @@ def contributions(expression: Expression) -> list[int]:
     return found
 
 
-def _begin(schedule: Schedule) -> list[list[Expression]]:
-    """Return what each node holds of each part at the start; None is nothing."""
-    state: list[list[Expression]] = [[None] * schedule.parts for _ in range(schedule.nodes)]
-    for rank in range(schedule.ranks):
-        for part in range(schedule.parts):
-            has = {
-                "all_gather": part == rank,
-                "broadcast": rank == schedule.root,
-                "all_to_all": part // schedule.ranks == rank,
-            }.get(schedule.kind, True)
-            state[rank][part] = rank if has else None
-    return state
+class _Run:
+    """What each node holds of each part, moved on step by step; None is nothing."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        ranks = schedule.ranks
+        wanted = {"reduce_scatter": ranks, "all_gather": ranks, "all_to_all": ranks * ranks}
+        if schedule.parts != wanted.get(schedule.kind, schedule.parts) or schedule.nodes < ranks:
+            raise BadCollective(
+                f"{schedule}: wanted {wanted.get(schedule.kind, 'any')} parts and at least {ranks} nodes, "
+                f"got {schedule.parts} and {schedule.nodes}"
+            )
+        self._schedule = schedule
+        self.state: list[list[Expression]] = [[None] * schedule.parts for _ in range(schedule.nodes)]
+        for rank in range(ranks):
+            for part in range(schedule.parts):
+                self.state[rank][part] = rank if rank in _owners(schedule, part) else None
+        self.held: dict[tuple[int, int], dict[int, Expression]] = {}
+        self._held_as: dict[tuple[int, int], tuple[int, int]] = {}
+        #: Whether a sum was sent to be folded.
+        self.partial = False
+
+    def apply(self, number: int, step: Step) -> None:
+        """Do a step; raises BadCollective where it cannot be done, or where what it does depends on time."""
+        schedule, state = self._schedule, self.state
+        arrived: dict[tuple[int, int], dict[int, Expression]] = {}
+        ways: dict[tuple[int, int], tuple[int, int, int]] = {}
+        given: set[tuple[int, int]] = set()
+        columns = (step.src, step.dst, step.start, step.stop, step.mode)
+        for src, dst, start, stop, mode in zip(*(each.tolist() for each in columns), strict=True):
+            here = f"{schedule}, step {number}: {src} gives parts {start} to {stop - 1} to {dst}"
+            if not (
+                0 <= src < schedule.nodes
+                and 0 <= dst < schedule.nodes
+                and 0 <= start < stop <= schedule.parts
+            ):
+                raise BadCollective(f"{here}: there are {schedule.nodes} nodes and {schedule.parts} parts")
+            if src == dst:
+                raise BadCollective(f"{here}, itself")
+            for part in range(start, stop):
+                value, where = state[src][part], (dst, part)
+                if value is None:
+                    raise BadCollective(f"{here} and has no part {part}")
+                if src in arrived.setdefault(where, {}):
+                    raise BadCollective(f"{here}: part {part} twice")
+                if ways.setdefault(where, (mode, start, stop)) != (mode, start, stop):
+                    raise BadCollective(f"{here}: part {part} reaches it in two modes or ranges")
+                if mode == REPLACE and arrived[where]:
+                    raise BadCollective(f"{here}: part {part} is replaced by two")
+                if mode == HOLD:
+                    if src in self.held.get(where, {}):
+                        raise BadCollective(f"{here}: part {part} is on hold there already")
+                    if self._held_as.setdefault(where, (start, stop)) != (start, stop):
+                        raise BadCollective(f"{here}: part {part} is on hold there in another range")
+                self.partial = self.partial or (mode != REPLACE and isinstance(value, tuple))
+                arrived[where][src] = value
+                given.add((src, part))
+        if both := given & {where for where, (mode, *_) in ways.items() if mode != HOLD}:
+            node, part = min(both)
+            raise BadCollective(
+                f"{schedule}, step {number}: part {part} of {node} is written while it is given away"
+            )
+        for where, values in arrived.items():
+            if ways[where][0] == HOLD:
+                self.held.setdefault(where, {}).update(values)
+            else:
+                self._write(where, values, replace=ways[where][0] == REPLACE)
+        if step.settle:
+            for where, values in self.held.items():
+                self._write(where, values, replace=False)
+            self.held.clear()
+            self._held_as.clear()
+
+    def _write(self, where: tuple[int, int], values: dict[int, Expression], *, replace: bool) -> None:
+        node, part = where
+        own = self.state[node][part]
+        operands = values if replace or own is None else {**values, node: own}
+        folded = tuple(operands[each] for each in sorted(operands))
+        self.state[node][part] = folded[0] if len(folded) == 1 else folded
 
 
-def _apply(
-    schedule: Schedule,
-    number: int,
-    step: Step,
-    state: list[list[Expression]],
-    held: dict[tuple[int, int], dict[int, Expression]],
-) -> None:
-    arrived: dict[tuple[int, int], dict[int, Expression]] = {}
-    modes: dict[tuple[int, int], int] = {}
-    given: set[tuple[int, int]] = set()
-    columns = (step.src, step.dst, step.start, step.stop, step.mode)
-    for src, dst, start, stop, mode in zip(*(each.tolist() for each in columns), strict=True):
-        for part in range(start, stop):
-            value = state[src][part]
-            if value is None or src == dst or not 0 <= part < schedule.parts:
-                raise BadCollective(
-                    f"{schedule}, step {number}: {src} gives part {part} to {dst} and has {value!r} there"
-                )
-            if src in arrived.setdefault((dst, part), {}):
-                raise BadCollective(f"{schedule}, step {number}: {src} gives part {part} twice to {dst}")
-            if modes.setdefault((dst, part), mode) != mode:
-                raise BadCollective(f"{schedule}, step {number}: part {part} reaches {dst} in two modes")
-            arrived[dst, part][src] = value
-            given.add((src, part))
-    written = {where for where, mode in modes.items() if mode != HOLD}
-    if both := given & written:
-        raise BadCollective(
-            f"{schedule}, step {number}: written while it is given away: (node, part) {min(both)}"
-        )
-    for (dst, part), values in arrived.items():
-        if modes[dst, part] == REPLACE:
-            (state[dst][part],) = values.values()
-        elif modes[dst, part] == FOLD:
-            state[dst][part] = _fold(values, dst, state[dst][part])
-        else:
-            held.setdefault((dst, part), {}).update(values)
-    if step.settle:
-        for (dst, part), values in held.items():
-            state[dst][part] = _fold(values, dst, state[dst][part])
-        held.clear()
-
-
-def _fold(values: dict[int, Expression], at: int, own: Expression) -> Expression:
-    operands = dict(values) if own is None else {**values, at: own}
-    folded = tuple(operands[node] for node in sorted(operands))
-    return folded[0] if len(folded) == 1 else folded
-
-
-def _end(schedule: Schedule, state: list[list[Expression]]) -> list[Expression]:
-    everyone = list(range(schedule.ranks))
+def _results(schedule: Schedule, state: list[list[Expression]]) -> list[Expression]:
+    """Return what each part ends as, the same wherever it is wanted."""
     results: list[Expression] = []
     for part in range(schedule.parts):
-        holders = _holders(schedule, part)
-        values = [state[rank][part] for rank in holders]
-        wanted: Iterable[int] = everyone
-        if schedule.kind in ("all_gather", "broadcast", "all_to_all"):
-            wanted = [
-                {"all_gather": part, "broadcast": schedule.root}.get(schedule.kind, part // schedule.ranks)
-            ]
-        for rank, value in zip(holders, values, strict=True):
+        holders, wanted = _holders(schedule, part), list(_owners(schedule, part))
+        first = state[holders[0]][part]
+        for rank in holders:
+            value = state[rank][part]
             found = contributions(value)
-            if sorted(each for each in found if each is not None) != list(wanted) or None in found:
+            if None in found or sorted(found) != wanted:
                 raise BadCollective(
                     f"{schedule}: rank {rank} ends with part {part} = {value!r}, wanted each of {wanted} once"
                 )
-            if value != values[0]:
+            if value != first:
                 raise BadCollective(
-                    f"{schedule}: part {part} is {values[0]!r} at rank {holders[0]} and {value!r} at {rank}"
+                    f"{schedule}: part {part} is {first!r} at rank {holders[0]} and {value!r} at {rank}"
                 )
             if schedule.keeps_order and found != sorted(found):
                 raise BadCollective(
                     f"{schedule} says that it keeps the order of ranks, and folds part {part} as {value!r}"
                 )
-        results.append(values[0])
+        results.append(first)
     return results
 
 
-def _holders(schedule: Schedule, part: int) -> list[int]:
-    if schedule.kind == "reduce_scatter":
-        return [part]
-    if schedule.kind == "reduce":
-        return [schedule.root]
+def _owners(schedule: Schedule, part: int) -> range:
+    """Return the ranks that bring a part."""
+    if schedule.kind == "all_gather":
+        return range(part, part + 1)
+    if schedule.kind == "broadcast":
+        return range(schedule.root, schedule.root + 1)
     if schedule.kind == "all_to_all":
-        return [part % schedule.ranks]
-    return list(range(schedule.ranks))
+        return range(part // schedule.ranks, part // schedule.ranks + 1)
+    return range(schedule.ranks)
+
+
+def _holders(schedule: Schedule, part: int) -> range:
+    """Return the ranks at which a part is to end."""
+    if schedule.kind == "reduce_scatter":
+        return range(part, part + 1)
+    if schedule.kind == "reduce":
+        return range(schedule.root, schedule.root + 1)
+    if schedule.kind == "all_to_all":
+        return range(part % schedule.ranks, part % schedule.ranks + 1)
+    return range(schedule.ranks)

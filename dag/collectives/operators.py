@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadCollective
-from .schedule import Schedule
+from .plans import PER_MACHINE, algorithms, plan
+from .schedule import Kind, Schedule
 
 Array = npt.NDArray[Any]
 
@@ -62,6 +63,17 @@ def operator(op: str | Operator) -> Operator:
 def refuse(schedule: Schedule, op: Operator) -> None:
     """Raise BadCollective if ``op`` does not commute and ``schedule`` does not keep the order of ranks."""
     if not (op.commutative or schedule.keeps_order):
+        keep = ", ".join(keeping_order(schedule.kind, schedule.ranks))
         raise BadCollective(
-            f"operator {op.name!r} does not commute, and {schedule.algorithm} does not fold in the order of ranks"
+            f"operator {op.name!r} does not commute, and {schedule.algorithm} does not fold in the order of ranks; "
+            f"of {schedule.kind} over {schedule.ranks} ranks these do: {keep}"
         )
+
+
+def keeping_order(kind: Kind, ranks: int) -> list[str]:
+    """Return the algorithms that fold in the order of ranks, whatever their choices are."""
+    return [
+        name
+        for name in algorithms(kind)
+        if plan(kind, name, ranks, **({"per_machine": 1} if name in PER_MACHINE else {})).keeps_order
+    ]

@@ -40,6 +40,9 @@ PLANS: dict[str, dict[str, Callable[..., Schedule]]] = {
     "all_to_all": {"direct": direct.all_to_all},
 }
 
+#: Algorithms that ask how many ranks a machine has.
+PER_MACHINE = ("machine_tree", "two_level")
+
 
 def algorithms(kind: str = "allreduce") -> list[str]:
     """Return the names of the algorithms for a collective; raises BadCollective if there is no such collective."""
