@@ -58,6 +58,8 @@ BINARY = [
     "subtract",
     "multiply",
     "divide",
+    "floor_divide",
+    "remainder",
     "power",
     "maximum",
     "minimum",
