@@ -14,8 +14,10 @@ from .rank import be_rank
 from .rendezvous import knock
 
 
-def join(address: str, rank: int, size: int, token: bytes | None = None) -> None:
+def join(address: str, rank: int, size: int, token: bytes | None = None) -> bool:
     """Take the place of ``rank`` in the run of ``size`` ranks launched at ``address``; returns when the run has ended.
+
+    Returns whether this rank's function returned; how the run ended is told by the launcher.
 
     Args:
         token: of the run; None takes what the environment variable ``DAG_TOKEN`` holds, in hexadecimal digits.
@@ -39,7 +41,7 @@ def join(address: str, rank: int, size: int, token: bytes | None = None) -> None
         raise RankFailed(f"rank {rank} cannot join the run at {address}: {error}", rank) from error
     try:
         line.send("join", rank, size)
-        be_rank(line)
+        return be_rank(line)
     finally:
         line.close()
 
@@ -50,11 +52,10 @@ def main(arguments: list[str]) -> int:
         print("usage: DAG_TOKEN=... python -m dag.collectives.joining HOST:PORT RANK SIZE", file=sys.stderr)
         return 2
     try:
-        join(arguments[0], int(arguments[1]), int(arguments[2]))
+        return 0 if join(arguments[0], int(arguments[1]), int(arguments[2])) else 1
     except (BadCollective, RankFailed) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    return 0
 
 
 if __name__ == "__main__":

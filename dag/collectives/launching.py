@@ -84,14 +84,14 @@ def launch(
 
             stack.enter_context(start_on_workers(crew, scheduler, token))
         else:
+            for rank in range(started):
+                start(crew, rank)
             if started < ranks:
                 door = stack.enter_context(contextlib.closing(Door(host, token, crew.enter)))
                 for rank in range(started, ranks):
                     invite(
                         f"DAG_TOKEN={token.hex()} python -m dag.collectives.joining {door.address} {rank} {ranks}"
                     )
-            for rank in range(started):
-                start(crew, rank)
         return oversee(crew, timeout_s)
 
 

@@ -6,13 +6,13 @@ towards the workers' limits.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
-import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,7 +23,7 @@ from .rendezvous import Door
 CONNECT_S = 10
 _START = (
     "import sys; address, rank, size = sys.argv[1:]; from dag.collectives.rank import die_with_parent; "
-    "from dag.collectives.joining import join; die_with_parent(); join(address, int(rank), int(size))"
+    "from dag.collectives.joining import join; die_with_parent(); sys.exit(not join(address, int(rank), int(size)))"
 )
 
 
@@ -32,7 +32,7 @@ def start_on_workers(crew: Crew, scheduler: str, token: bytes) -> Iterator[None]
     """Have the workers of a cluster start all ranks, neighbours on one worker; they are ended with the run.
 
     Raises:
-        BadCollective: the cluster cannot be reached, has no worker, or its workers lack this package.
+        BadCollective: the cluster cannot be reached or has no worker.
     """
     from distributed import Client
 
@@ -45,41 +45,47 @@ def start_on_workers(crew: Crew, scheduler: str, token: bytes) -> Iterator[None]
         if not workers:
             raise BadCollective(f"the Dask cluster at {scheduler} has no workers")
         with closing(Door(_own_host(scheduler), token, crew.enter)) as door:
-            futures: list[Any] = []
+            threads = []
+            for rank in range(crew.ranks):
+                worker = workers[rank * len(workers) // crew.ranks]
+                given = (client, worker, crew, (door.address, token, rank, crew.ranks))
+                threads.append(
+                    threading.Thread(target=_look_after, args=given, daemon=True, name=f"rank {rank}")
+                )
             try:
-                futures = [
-                    client.submit(
-                        run_rank, door.address, token, rank, crew.ranks,
-                        workers=[workers[rank * len(workers) // crew.ranks]], allow_other_workers=False, pure=False, retries=0,
-                    )
-                    for rank in range(crew.ranks)
-                ]  # fmt: skip
-                for rank, future in enumerate(futures):
-                    future.add_done_callback(partial(_tell_if_failed, crew, rank))
+                for thread in threads:
+                    thread.start()
                 yield
             finally:
-                crew.close()
-                client.cancel(futures, force=True)
+                crew.close()  # without a line a rank ends itself
+                for thread in threads:
+                    thread.join()
 
 
-def _tell_if_failed(crew: Crew, rank: int, future: Any) -> None:
-    if future.status == "error":
-        error = future.exception()
-        crew.unstarted(rank, f"could not be started by its Dask worker: {type(error).__name__}: {error}")
-    elif future.status == "finished" and future.result():
-        crew.unstarted(rank, f"ended with exit code {future.result()} on its Dask worker")
-
-
-def run_rank(address: str, token: bytes, rank: int, size: int) -> int:
-    """Run a rank in a process of its own, on a worker; returns its exit code."""
+async def run_rank(address: str, token: bytes, rank: int, size: int) -> int:
+    """Run a rank in a process of its own and return its exit code; in the event loop of a worker, whose threads stay free."""
     environment = {
         "OMP_NUM_THREADS": "1",
         **os.environ,
         "DAG_TOKEN": token.hex(),
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
     }
-    command = [sys.executable, "-c", _START, address, str(rank), str(size)]
-    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _START, address, str(rank), str(size), env=environment, stdin=asyncio.subprocess.DEVNULL
+    )  # fmt: skip
+    return await process.wait()
+
+
+def _look_after(client: Any, worker: str, crew: Crew, place: tuple[str, bytes, int, int]) -> None:
+    """Have a worker run a rank and tell the launcher if it never came."""
+    rank = place[2]
+    try:
+        code = client.run(run_rank, *place, workers=[worker])[worker]
+    except Exception as error:  # the worker lacks this package, or is gone
+        crew.unstarted(rank, f"could not be started by its Dask worker: {type(error).__name__}: {error}")
+        return
+    if code:
+        crew.unstarted(rank, f"ended with exit code {code} on its Dask worker")
 
 
 def _own_host(scheduler: str) -> str:

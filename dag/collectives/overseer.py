@@ -19,8 +19,10 @@ from .rank import Hello, Orders
 from .rendezvous import Line
 from .verdicts import Where, in_words, judge
 
-#: By then a rank has said where it stands, if it can.
+#: By then a rank has said where it stands, if it can; and so long those that have not come yet may take to a call
+#: in which others differ, so that who is the odd one is told by all of them.
 ANSWER_S = 1.0
+_AGAIN_S = 0.02
 #: By then the others have ended, or are ended, once one has failed; and all have ended once all have returned.
 GRACE_S = 10.0
 LEAVE_S = 5.0
@@ -144,6 +146,7 @@ class _Inquiry:
     number: int
     rank: int
     complaint: tuple[Any, ...]
+    since: float
     until: float
     places: dict[int, Where] = field(default_factory=dict)
 
@@ -160,8 +163,20 @@ class _Course:
         self.fault: GraphError | None = None
         self.deadline = time.monotonic() + max(HELLO_S, timeout_s)
         self.inquiry: _Inquiry | None = None
-        self.later: list[tuple[int, tuple[Any, ...]]] = []
+        self.later: list[tuple[int, tuple[Any, ...], float]] = []  # complaints, and when they came
+        self.again_at = 0.0
         self.inquiries = 0
+
+    @property
+    def over(self) -> bool:
+        """True once all have ended; the one that is to blame for a fault need not."""
+        blamed = {self.fault.rank} if isinstance(self.fault, RankFailed) else set()
+        return len(self.ended | blamed) == self.crew.ranks
+
+    @property
+    def busy(self) -> bool:
+        """True while there is something to look after soon."""
+        return bool(self.inquiry or self.later or self.fault)
 
     def fail(self, fault: GraphError, but: int | None = None) -> None:
         """Note the first fault and tell everyone but the rank that knows."""
@@ -207,18 +222,18 @@ class _Course:
             if self.inquiry is not None and self.inquiry.number == rest[0]:
                 self.inquiry.places[rank] = rest[1]
         elif self.fault is None:
-            self.later.append((rank, message))
+            self.later.append((rank, message, time.monotonic()))
 
     def inquire(self) -> None:
         """Ask the ranks where they stand if somebody has complained, and judge when they have said it."""
         if self.fault is not None:
             return
-        if self.inquiry is None and self.later:
-            rank, complaint = self.later.pop(0)
+        if self.inquiry is None and self.later and time.monotonic() >= self.again_at:
+            rank, complaint, since = self.later.pop(0)
             self.inquiries += 1
             self.inquiry = _Inquiry(
-                number=self.inquiries, rank=rank, complaint=complaint, until=time.monotonic() + ANSWER_S
-            )
+                number=self.inquiries, rank=rank, complaint=complaint, since=since, until=time.monotonic() + ANSWER_S
+            )  # fmt: skip
             for each in range(self.crew.ranks):
                 if each not in self.ended:
                     self.crew.tell(each, "where", self.inquiry.number)
@@ -232,6 +247,12 @@ class _Course:
         places = [known.get(rank) for rank in range(self.crew.ranks)]
         what, *rest = inquiry.complaint
         verdict = judge(places, timeout_s=self.timeout_s if what == "late" else None)
+        if isinstance(verdict, RanksDiffer) and time.monotonic() < inquiry.since + ANSWER_S:
+            calls = [place.calls for place in places if place is not None and not place.returned]
+            if min(calls, default=0) < max(calls, default=0):
+                self.later.insert(0, (inquiry.rank, inquiry.complaint, inquiry.since))
+                self.again_at = time.monotonic() + _AGAIN_S
+                return
         if verdict is None and what != "slow":
             verdict = self._as_told(inquiry.rank, what, rest)
         if verdict is not None:
@@ -256,9 +277,9 @@ class _Course:
 def oversee(crew: Crew, timeout_s: float) -> list[Any]:
     """Return the results of all ranks in their order, or raise the first fault once they have ended or been ended."""
     course = _Course(crew, timeout_s)
-    while len(course.ended) < crew.ranks:
+    while not course.over:
         with contextlib.suppress(queue.Empty):
-            course.hear(*crew.events.get(timeout=0.05 if course.inquiry or course.fault else 0.2))
+            course.hear(*crew.events.get(timeout=0.02 if course.busy else 0.2))
         course.inquire()
         for rank, process in crew.processes.items():
             # Its line may be held open by a process that it has started.

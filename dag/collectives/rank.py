@@ -61,8 +61,13 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def be_rank(line: Line) -> None:
-    """Do what the launcher at the other end of ``line`` says; returns when all ranks have ended."""
+def be_rank(line: Line) -> bool:
+    """Do what the launcher at the other end of ``line`` says; returns when all ranks have ended whether this one did well.
+
+    Raises:
+        BadCollective: the launcher has no such place.
+        RankFailed: the launcher is gone.
+    """
     try:
         what, orders = line.receive()
     except EOFError as error:
@@ -84,16 +89,19 @@ def be_rank(line: Line) -> None:
                 f"the result, {type(result).__qualname__}, cannot be sent back: {error}"
             ) from error
         line.send("returned", packed, lookout.returned())
+        well = True
     except BaseException as error:
         with contextlib.suppress(OSError):
             line.send("raised", *_described(error), lookout.returned())
         if comm is None:
-            return
+            return False
+        well = False
     sys.stdout.flush()
     sys.stderr.flush()
     # Peers may still read from here.
     lookout.wait_for_the_end()
     comm.close()
+    return well
 
 
 def machine() -> str:
