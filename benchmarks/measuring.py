@@ -36,7 +36,20 @@ CORES = 2
 LEAST_ROUNDS = 3
 
 # Versions that a reader needs to repeat the measurement.
-PACKAGES = ("mrdag", "numpy", "pyarrow", "polars", "duckdb", "dask", "pandas", "mrjob", "pyspark", "torch")
+PACKAGES = (
+    "mrdag",
+    "numpy",
+    "pyarrow",
+    "polars",
+    "duckdb",
+    "dask",
+    "pandas",
+    "mrjob",
+    "pyspark",
+    "torch",
+    "mpi4py",
+    "mpich",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

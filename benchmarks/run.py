@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from allreduce import allreduce
 from counting import wordcount, wordcount_records
 from dataflow import dataflow
 from graph_engine import graph_cache, graph_overhead, graph_sort
@@ -39,6 +40,7 @@ BENCHMARKS = {
         graph_cache,
         graph_overhead,
         dataflow,
+        allreduce,
     )
 }
 

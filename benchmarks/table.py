@@ -25,6 +25,7 @@ ORDER = (
     "graph_cache",
     "graph_overhead",
     "dataflow",
+    "allreduce",
 )
 
 
