@@ -10,7 +10,7 @@ import torch
 from torch.nn import grad as nn_grad
 
 from .backend_torch_base import Array, ComputeRule, add_kernel, cast, elementwise, stored_dtype, torch_dtype
-from .normalising import check_ids
+from .indexing import check_ids
 from .tensor import DType, Tensor
 
 

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadTensor
-from .elementwise import Form, to_input
-from .normalising import check_float
+from .elementwise import Form, check_float, to_input
 from .tables import Kernel, Traits, define
 from .tensor import Tensor, apply, show
 

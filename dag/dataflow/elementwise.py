@@ -36,6 +36,12 @@ def broadcast(kind: str, *shapes: Sequence[int]) -> tuple[int, ...]:
         raise BadTensor(f"{kind}: the shapes {named} do not broadcast together") from None
 
 
+def check_float(kind: str, value: Tensor) -> None:
+    """Raise BadTensor unless ``value`` is of floats."""
+    if value.dtype.kind != "f":
+        raise BadTensor(f"{kind}: floats are wanted, got {value.dtype}; use astype")
+
+
 def to_input(cotangent: Tensor, like: Tensor) -> Tensor | None:
     """Return the cotangent in the shape and dtype of ``like``, summed where that was repeated; None: it is no float."""
     if like.dtype.kind != "f":

@@ -11,14 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadTensor
+from ..errors import BadTensor, OutOfRange
 from .elementwise import Form
-from .normalising import check_ids
 from .shaping import MOVING
 from .tables import Kernel, Traits, define
 from .tensor import DType, Tensor, apply, dtype_of, show
 
 ADDING = Traits(flops=lambda node: node.inputs[0].size)
+
+
+def check_ids(kind: str, ids: Any, count: int) -> Any:
+    """Return the ids as NumPy indexes by; raises OutOfRange unless all are from 0 to ``count - 1``, naming the first."""
+    if ids.size and (ids.min() < 0 or ids.max() >= count):
+        at = np.argwhere((ids < 0) | (ids >= count))[0]
+        where = ", ".join(str(each) for each in at)
+        raise OutOfRange(f"{kind}: id {ids[tuple(at)]} at [{where}] is outside 0 to {count - 1}")
+    return ids.astype(np.intp, copy=False)  # NumPy takes no unsigned integers of 64 bits
 
 
 def _check_kind(kind: str, ids: Tensor) -> None:

@@ -14,9 +14,8 @@ import numpy as np
 from ..errors import BadTensor
 from .arguments import as_tensor, axis_of, ids_of, in_float32, pair_of
 from .convolving import check_strides
-from .elementwise import broadcast
+from .elementwise import broadcast, check_float
 from .functions import maximum, mean, reshape, swapaxes, tanh, where
-from .normalising import check_float
 from .tensor import Tensor, TensorLike, apply, brief, dtype_of, show
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadTensor, OutOfRange
-from .elementwise import Form, to_input
+from ..errors import BadTensor
+from .elementwise import Form, check_float, to_input
+from .indexing import check_ids
 from .reducing import ADD
 from .tables import Kernel, Traits, define
 from .tensor import Tensor, apply, show
@@ -21,12 +22,6 @@ from .tensor import Tensor, apply, show
 #: Largest, difference, exp, sum, quotient: as many floating-point operations per element.
 SOFTMAX = Traits(flops=lambda node: 5 * node.inputs[0].size)
 MAX: Any = np.maximum.reduce
-
-
-def check_float(kind: str, value: Tensor) -> None:
-    """Raise BadTensor unless ``value`` is of floats."""
-    if value.dtype.kind != "f":
-        raise BadTensor(f"{kind}: floats are wanted, got {value.dtype}; use astype")
 
 
 def _along(kind: str, *, keep: bool = True) -> Callable[..., Form]:
@@ -106,15 +101,6 @@ define(
     "logsumexp", shape=_along("logsumexp", keep=False), kernels={"numpy": _logsumexp_kernel}, traits=SOFTMAX,
     gradient=_logsumexp_gradient,
 )  # fmt: skip
-
-
-def check_ids(kind: str, ids: Any, count: int) -> Any:
-    """Return the ids as NumPy indexes by; raises OutOfRange unless all are from 0 to ``count - 1``, naming the first."""
-    if ids.size and (ids.min() < 0 or ids.max() >= count):
-        at = np.argwhere((ids < 0) | (ids >= count))[0]
-        where = ", ".join(str(each) for each in at)
-        raise OutOfRange(f"{kind}: id {ids[tuple(at)]} at [{where}] is outside 0 to {count - 1}")
-    return ids.astype(np.intp, copy=False)  # NumPy takes no unsigned integers of 64 bits
 
 
 def _cross_entropy_rule(logits: Tensor, labels: Tensor) -> Form:

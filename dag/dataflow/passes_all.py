@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..graph import Graph
+from ..rewrite_base import Rewritten
 from .inputs import graph_of
-from .passes_base import Notes, Rewritten
+from .passes_base import Notes
 from .passes_common import eliminate_common
 from .passes_fold import fold_constants
 from .passes_fuse import fuse

@@ -16,10 +16,8 @@ from math import prod
 from typing import Any
 
 from ..graph import Graph
-from ..rewrite_base import Names, Rewritten, with_inputs
+from ..rewrite_base import with_inputs
 from .tensor import Tensor, TensorOp
-
-__all__ = ["Names", "Notes", "Rewritten", "derived", "exact_key", "names_again", "rebuild", "tensors"]
 
 
 class Notes:
@@ -59,10 +57,10 @@ def rebuild(graph: Graph, change: Callable[[Tensor, Tensor], Tensor]) -> Graph:
     for node in tensors(graph):
         moved = with_inputs(node, [became[source] for source in node.inputs]) if node.inputs else node
         became[node] = change(node, moved)  # type: ignore[arg-type]
-    return with_outputs(graph, became)
+    return _with_outputs(graph, became)
 
 
-def with_outputs(graph: Graph, became: Mapping[Tensor, Tensor]) -> Graph:
+def _with_outputs(graph: Graph, became: Mapping[Tensor, Tensor]) -> Graph:
     """Return the graph of what the outputs became, each under its old name.
 
     An output that came to be an input, or the same as another output, is a view of that under its own name.
@@ -90,7 +88,7 @@ def with_outputs(graph: Graph, became: Mapping[Tensor, Tensor]) -> Graph:
 
 
 def names_again(output: Tensor) -> bool:
-    """Return whether an output only gives its input another name, as ``with_outputs`` makes them."""
+    """Return whether an output only gives its input another name, as ``_with_outputs`` makes them."""
     return output.op.kind == "reshape" and output.shape == output.inputs[0].shape
 
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from ..errors import BadTensor
 from ..graph import Graph
+from ..rewrite_base import Names
 from .boundaries import PASSED_ON
 from .inputs import graph_of
-from .passes_base import Names, Notes, derived, names_again, rebuild, sized
+from .passes_base import Notes, derived, names_again, rebuild, sized
 from .tables import TRAITS, shape_rule
 from .tensor import DType, Tensor
 
