@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 720, 420
-LEFT, RIGHT, TOP, BOTTOM = 92, 132, 48, 52
+LEFT, TOP, BOTTOM = 92, 48, 52
 #: Apart by colour and by mark; the dark ones are the same hues, lighter.
 LIGHT = [
     "#0969da",
@@ -101,12 +101,13 @@ def draw_plot(
     ys = [y for each in shown for _, y in each.points] + [
         y for each in shown for bar in each.bars for y in bar[1:]
     ]
-    across = _Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT)
+    right = WIDTH - 28 - 7.6 * max((len(each.name) for each in shown), default=0)  # room for the names
+    across = _Axis(min(xs), max(xs), LEFT, right)
     up = _Axis(min(ys, default=1.0), max(ys, default=1.0), HEIGHT - BOTTOM, TOP)
     shapes = [f'<text class="title" x="{LEFT - 74}" y="26">{html.escape(title)}</text>']
     for tick in up.ticks:
         y = up.place(tick)
-        shapes.append(_line("grid", LEFT, y, WIDTH - RIGHT, y))
+        shapes.append(_line("grid", LEFT, y, right, y))
         shapes.append(
             f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{html.escape(say_y(tick))}</text>'
         )
@@ -116,8 +117,10 @@ def draw_plot(
         shapes.append(
             f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{html.escape(say_x(tick))}</text>'
         )
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    shapes.append(f'<text x="{middle}" y="{HEIGHT - 12}" text-anchor="middle">{html.escape(x_label)}</text>')
+    middle = (LEFT + right) / 2
+    shapes.append(
+        f'<text x="{middle:.1f}" y="{HEIGHT - 12}" text-anchor="middle">{html.escape(x_label)}</text>'
+    )
     shapes.append(
         f'<text transform="translate({LEFT - 74} {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)" text-anchor="middle">'
         f"{html.escape(y_label)}</text>"
@@ -137,10 +140,10 @@ def draw_plot(
                 f'<path class="{"mark" if each.line else "open"}" transform="translate({x:.1f} {y:.1f})" '
                 f'd="{MARKS[number % len(MARKS)]}"><title>{words}</title></path>'
             )
-        left = WIDTH - RIGHT + 14
+        left = right + 14
         shapes.append(_line("to", places[-1][0] + 5, places[-1][1], left - 3, ends[at]))
         shapes.append(
-            f'<text class="name" x="{left}" y="{ends[at] + 4:.1f}">{html.escape(each.name)}</text></g>'
+            f'<text class="name" x="{left:.1f}" y="{ends[at] + 4:.1f}">{html.escape(each.name)}</text></g>'
         )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
@@ -157,7 +160,7 @@ class _Axis:
         margin = max((high - low) * 0.04, 0.05)
         self._low, self._high, self._start, self._end = low - margin, high + margin, start, end
         powers = range(math.floor(self._low), math.ceil(self._high) + 1)
-        factors = (1,) if high - low > 2.2 else (1, 2, 5)
+        factors = (1,) if high - low > 3 else (1, 2, 5)
         every = max(1, round((high - low) / 8))
         self.ticks = [
             factor * 10.0**power

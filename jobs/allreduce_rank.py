@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -95,6 +96,11 @@ def dtype_of(name: str) -> np.dtype[Any]:
     except (AttributeError, TypeError):
         raise BadCollective(f"there is no dtype {name!r}; take float32, float16, int64, ...") from None
     return found
+
+
+def measure_each(comm: Comm, tasks: Sequence[Task]) -> list[Done]:
+    """Do several tasks one after another."""
+    return [measure(comm, task) for task in tasks]
 
 
 def measure(comm: Comm, task: Task) -> Done:

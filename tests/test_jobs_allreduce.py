@@ -19,7 +19,7 @@ from mr_command import MrCommand
 
 from dag.collectives import algorithms, count, plan
 from jobs.allreduce import schedule_of
-from jobs.allreduce_plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Series, draw_plot
+from jobs.allreduce_plot import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, Series, draw_plot
 from jobs.allreduce_rank import PERIOD, bring, dtype_of, find_wrong, fold
 from jobs.allreduce_report import say_time
 from jobs.allreduce_roof import asked
@@ -298,5 +298,5 @@ def test_names_at_the_curves_do_not_overlap_and_points_lie_in_the_frame(ends: li
     points = re.findall(r'class="mark" transform="translate\(([-\d.]+) ([-\d.]+)\)"', picture)
     assert len(points) == 2 * len(curves)
     for x, y in points:
-        assert LEFT <= float(x) <= WIDTH - RIGHT
+        assert LEFT <= float(x) <= WIDTH - 28 - 7.6 * 2
         assert TOP <= float(y) <= HEIGHT - BOTTOM
