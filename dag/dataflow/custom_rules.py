@@ -111,7 +111,7 @@ class _Rule:
         results, leaves = call.inputs[:count], call.inputs[count:]
         assert owner.forward is not None
         assert owner.backward is not None
-        arguments = in_place_of(self.chosen, leaves, leaves)
+        arguments = in_place_of(self.chosen, leaves)
         made = owner.forward(*_woven(arguments, self.statics, self.aside))
         if not isinstance(made, tuple) or len(made) != 2:
             raise BadTensor(

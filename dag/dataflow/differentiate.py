@@ -23,7 +23,7 @@ from .boundaries import ResultCotangent, identity, snapshot
 from .regions import between, depending, scope_of
 from .tables import GRADIENTS
 from .tensor import Tensor, apply, astype, brief, constant, scope, show
-from .trees import flatten
+from .trees import flatten, values_like
 
 
 def pull_back(
@@ -122,7 +122,7 @@ def vjp(function: Callable[..., Any], *inputs: Any, has_aux: bool = False) -> tu
             for output, each in zip(outputs, given, strict=True)
             if each is not None and is_float(output)
         ]
-        return tuple(in_place_of(inputs, leaves, pulled_to(leaves, seeds)))
+        return tuple(in_place_of(inputs, pulled_to(leaves, seeds)))
 
     return (result, pull, aux) if has_aux else (result, pull)
 
@@ -154,7 +154,7 @@ def value_and_grad(
         result = function(*given, **settings)
         loss, aux = _loss_and_aux(result, has_aux)
         pulled = pulled_to(leaves, [(loss, constant(np.ones((), loss.dtype)))])
-        gradients = tuple(in_place_of(chosen, leaves, pulled))
+        gradients = tuple(in_place_of(chosen, pulled))
         return ((loss, aux) if has_aux else loss), (gradients if several else gradients[0])
 
     return both
@@ -197,7 +197,7 @@ def pulled_to(leaves: Sequence[Any], seeds: Sequence[tuple[Tensor, Tensor]]) -> 
         ]
 
 
-def in_place_of(tree: Any, leaves: Sequence[Any], others: Sequence[Any]) -> Any:
+def in_place_of(tree: Any, others: Sequence[Any]) -> Any:
     """Return ``tree`` with ``others`` in the places of its leaves."""
     _, rebuild = flatten(tree)
     return rebuild(list(others))
@@ -205,21 +205,10 @@ def in_place_of(tree: Any, leaves: Sequence[Any], others: Sequence[Any]) -> Any:
 
 def leaves_like(tree: Any, values: Any, what: str) -> list[Any]:
     """Return the parts of ``values`` in the places of the leaves of ``tree``; None may stand for any part of it."""
-    if values is None:
-        return [None] * len(flatten(tree)[0])
-    if isinstance(tree, dict):
-        if not isinstance(values, dict) or set(values) != set(tree):
-            raise BadTensor(f"{what} must be a dict with the keys {sorted(tree)}, got {brief(values, 80)}")
-        return [leaf for key in sorted(tree) for leaf in leaves_like(tree[key], values[key], what)]
-    if isinstance(tree, (list, tuple)):
-        if not isinstance(values, (list, tuple)) or len(values) != len(tree):
-            raise BadTensor(f"{what} must be a {type(tree).__name__} of {len(tree)}, got {brief(values, 80)}")
-        return [
-            leaf for each, value in zip(tree, values, strict=True) for leaf in leaves_like(each, value, what)
-        ]
-    if tree is None:
-        raise BadTensor(f"{what} must have None where there is no tensor, got {brief(values, 80)}")
-    return [values]
+    try:
+        return values_like(tree, values, none_fits=True)
+    except ValueError as error:
+        raise BadTensor(f"{what}: {error}") from None
 
 
 def is_float(value: Any) -> bool:

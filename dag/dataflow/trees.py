@@ -24,21 +24,30 @@ def flatten(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     return leaves, rebuild
 
 
-def values_like(tree: Any, values: Any) -> list[Any]:
+def values_like(tree: Any, values: Any, *, none_fits: bool = False) -> list[Any]:
     """Return the parts of ``values`` that stand where ``tree`` has leaves; a leaf's value may be a list itself.
 
+    Args:
+        none_fits: None among the values stands for any part of the tree, and gives a None for each of its leaves.
+
     Raises:
-        ValueError: ``values`` lacks a key or has another length.
+        ValueError: ``values`` lacks a key, has another length, or has something where the tree has None.
     """
+    if values is None and none_fits:
+        return [None] * len(flatten(tree)[0])
     if isinstance(tree, dict):
         if not isinstance(values, dict) or set(values) != set(tree):
             raise ValueError(f"a dict with the keys {_keys(tree)} is wanted, got {_outline(values)}")
-        return [leaf for key in _keys(tree) for leaf in values_like(tree[key], values[key])]
-    if isinstance(tree, (list, tuple)):
+        pairs = [(tree[key], values[key]) for key in _keys(tree)]
+    elif isinstance(tree, (list, tuple)):
         if not isinstance(values, (list, tuple)) or len(values) != len(tree):
-            raise ValueError(f"{len(tree)} values are wanted, got {_outline(values)}")
-        return [leaf for each, value in zip(tree, values, strict=True) for leaf in values_like(each, value)]
-    return [] if tree is None else [values]
+            raise ValueError(f"a {type(tree).__name__} of {len(tree)} is wanted, got {_outline(values)}")
+        pairs = list(zip(tree, values, strict=True))
+    elif tree is None and values is not None:
+        raise ValueError(f"None is wanted, got {_outline(values)}")
+    else:
+        return [] if tree is None else [values]
+    return [leaf for each, value in pairs for leaf in values_like(each, value, none_fits=none_fits)]
 
 
 def names(tree: Any, prefix: str = "") -> list[str]:
@@ -67,7 +76,8 @@ def _keys(tree: dict[Any, Any]) -> list[Any]:
 def _outline(values: Any) -> str:
     if isinstance(values, dict):
         return f"a dict with the keys {list(values)}"
-    return f"{len(values)}" if isinstance(values, (list, tuple)) else type(values).__name__
+    name = type(values).__name__
+    return f"a {name} of {len(values)}" if isinstance(values, (list, tuple)) else name
 
 
 def _collect(tree: Any, leaves: list[Any]) -> None:
