@@ -57,16 +57,20 @@ def in_order(ranks: int) -> Tree:
 
 
 def double(ranks: int) -> tuple[Tree, Tree]:
-    """Return two trees over all ranks: each rank is inner in at most one and has at most two children over both.
+    """Return two trees, both numbered in order: no rank is inner in both, and none has more than two children over both.
 
-    The second is the first mirrored where ``ranks`` is even and shifted by one where it is odd, as in NCCL.
+    The first has its inner ranks at even numbers, the second at odd ones: the first mirrored where ``ranks`` is even, as in
+    NCCL.  Where it is odd NCCL shifts the first by one, which makes rank 0 inner in both; here the tree of one rank less is
+    shifted, and rank 0 becomes a leaf below its root.
     """
     first = in_order(ranks)
-    rank = np.arange(ranks, dtype=np.int64)
-    other = ranks - 1 - rank if ranks % 2 == 0 else (rank + 1) % max(ranks, 1)
-    parent = np.full(ranks, -1, np.int64)
-    inner = first.parent >= 0
-    parent[other[inner]] = other[first.parent[inner]]
+    if ranks % 2 == 0:
+        parent = np.where(first.parent < 0, -1, ranks - 1 - first.parent)[::-1]
+    elif ranks == 1:
+        return first, first
+    else:
+        less = in_order(ranks - 1).parent
+        parent = np.r_[1, np.where(less < 0, -1, less + 1)]
     return first, Tree(parent=parent, depth=_depths(parent))
 
 
@@ -91,12 +95,10 @@ def tree(ranks: int, *, chunks: int = 1) -> Schedule:
 def double_tree(ranks: int, *, chunks: int = 1) -> Schedule:
     """Return the all-reduce over two trees, each for half of the elements in ``chunks`` chunks.
 
-    Where ``ranks`` is even both trees are numbered in order, so the order of ranks is kept.
+    Both are numbered in order, so the order of ranks is kept.
     """
     _check(ranks, chunks)
-    return _pipelined(
-        "allreduce", "double_tree", ranks, chunks, double(ranks), keeps_order=ranks % 2 == 0 or ranks == 1
-    )
+    return _pipelined("allreduce", "double_tree", ranks, chunks, double(ranks), keeps_order=True)
 
 
 def machine_tree(ranks: int, *, per_machine: int, chunks: int = 1) -> Schedule:
