@@ -377,7 +377,8 @@ def test_a_hessian_vector_product_costs_a_constant_times_the_gradient() -> None:
         (lambda x, n: df.grad(lambda p: df.sum(p[1]))({1: x, "b": x}), ValueError,
          r"the keys of a dict of tensors must have an order, got \[1, 'b'\]"),
         (lambda x, n: df.hvp(lambda x: df.sum(x), (x,), (None,)), BadTensor, "a vector is wanted for one input"),
-        (lambda x, n: df.jacobian(lambda x: x, 2)(x), BadTensor, "argnum 2 is out of range"),
+        (lambda x, n: df.jacobian(lambda x: x, 2)(x), BadTensor, "argnums names one of 1 arguments here, got 2"),
+        (lambda x, n: df.hessian(df.sum, argnums=(0,))(x), BadTensor, r"argnums names one of 1 arguments here, got \(0,\)"),
     ],
 )  # fmt: skip
 def test_what_has_no_derivative_is_told_in_one_line(ask: Any, error: type[Exception], message: str) -> None:

@@ -92,22 +92,22 @@ def hvp(function: Callable[..., Any], inputs: Sequence[Any], vectors: Sequence[A
     return grad(along, places)(*inputs)  # type: ignore[no-any-return]
 
 
-def jacobian(function: Callable[..., Any], argnum: int = 0) -> Callable[..., Tensor]:
-    """Return the function that gives the derivative of each element of the result by each element of argument ``argnum``.
+def jacobian(function: Callable[..., Any], argnums: int = 0) -> Callable[..., Tensor]:
+    """Return the function that gives the derivative of each element of the result by each element of argument ``argnums``.
 
     Argument and result are one tensor each; the shape is the result's followed by the argument's.  It is made row by row, one
     gradient for each element of the result: for small results.
     """
 
     def whole(*inputs: Any) -> Tensor:
-        if not -len(inputs) <= argnum < len(inputs):
-            raise BadTensor(f"argnum {argnum} is out of range: the function is given {len(inputs)} arguments")
+        if argnums not in range(-len(inputs), len(inputs)):
+            raise BadTensor(f"argnums names one of {len(inputs)} arguments here, got {argnums}")
         given = list(inputs)
-        leaves, given[argnum] = marked(inputs[argnum])
+        leaves, given[argnums] = marked(inputs[argnums])
         result = function(*given)
         if not (is_float(result) and len(leaves) == 1 and is_float(leaves[0])):
             raise NotDifferentiable(
-                f"jacobian is by one tensor of floats and of another, got {brief(inputs[argnum])} and {brief(result)}"
+                f"jacobian is by one tensor of floats and of another, got {brief(inputs[argnums])} and {brief(result)}"
             )
         (leaf,) = leaves
         made: list[Any] = []
@@ -125,9 +125,9 @@ def jacobian(function: Callable[..., Any], argnum: int = 0) -> Callable[..., Ten
     return whole
 
 
-def hessian(function: Callable[..., Any], argnum: int = 0) -> Callable[..., Tensor]:
-    """Return the function that gives the second derivatives by argument ``argnum``, row by row: for small arguments."""
-    return jacobian(grad(function, argnum), argnum)
+def hessian(function: Callable[..., Any], argnums: int = 0) -> Callable[..., Tensor]:
+    """Return the function that gives the second derivatives by argument ``argnums``, row by row: for small arguments."""
+    return jacobian(grad(function, argnums), argnums)
 
 
 def elementwise_grad(function: Callable[..., Any]) -> Callable[..., Any]:
