@@ -18,6 +18,7 @@ from .custom_rules import custom_vjp
 from .derivatives import elementwise_grad, hessian, hvp, jacobian, jvp
 from .differentiate import grad, pull_back, value_and_grad, vjp
 from .draw import draw_svg, draw_text
+from .from_names import build
 from .functions import (
     absolute,
     add,
@@ -118,7 +119,6 @@ from .passes_verify import verify
 from .program import Program
 from .tables import define, operators
 from .tensor import Tensor, TensorOp, apply, astype, constant, input, scope
-from .textual import build
 from .trees import map_tree
 
 __all__ = [
