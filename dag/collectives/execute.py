@@ -33,7 +33,8 @@ class RankStep:
 class Wide:
     """Fold numbers of few bits in ``dtype`` and round once: for schedules in which only what ranks brought is folded.
 
-    ``finish`` is applied to the folded values before they are rounded.
+    What travels has the few bits; sums are kept beside the buffer until they are given away or the schedule ends.
+    ``finish`` is applied to them before they are rounded.
     """
 
     dtype: np.dtype[np.generic]
@@ -83,20 +84,26 @@ def execute(
     """
     exchange, rank = transport.exchange, transport.rank
     held: dict[tuple[int, int], dict[int, Array]] = {}
+    sums: dict[tuple[int, int], Array] = {}
     for step in steps:
+        for start, stop in [
+            at for at in sums if any(at[0] < stop and start < at[1] for _, start, stop in step.sends)
+        ]:
+            _round(sums.pop((start, stop)), buffer[start:stop], wide)
         sends = [Send(peer=peer, data=buffer[start:stop]) for peer, start, stop in step.sends]
         gathers: list[Gather] = []
-        whole: list[tuple[Array, dict[int, Array]]] = []
+        whole: list[tuple[tuple[int, int], dict[int, Array]]] = []
         for start, stop, sources, mode in step.gathers:
             target = buffer[start:stop]
             if mode == FOLD and wide is None:
                 gathers.append(Gather(target=target, sources=sources, fold=fold))
             elif mode == FOLD:
-                operands = {peer: np.empty_like(target) if peer != rank else target for peer in sources}
+                own = sums.get((start, stop), target)
+                operands = {peer: own if peer == rank else np.empty_like(target) for peer in sources}
                 gathers += [
                     Gather(target=operands[peer], sources=(peer,)) for peer in sources if peer != rank
                 ]
-                whole.append((target, operands))
+                whole.append(((start, stop), operands))
             elif mode == HOLD:
                 aside = held.setdefault((start, stop), {})
                 for peer in sources:
@@ -107,14 +114,17 @@ def execute(
         if sends or gathers:
             exchange(sends, gathers)
         if step.settle:
-            whole += [
-                (buffer[start:stop], {**aside, rank: buffer[start:stop]})
-                for (start, stop), aside in held.items()
-            ]
+            whole += [(at, {**aside, rank: buffer[at[0] : at[1]]}) for at, aside in held.items()]
             held.clear()
-        for target, operands in whole:
+        for (start, stop), by_peer in whole:
             assert fold is not None
-            fold_in_order([operands[peer] for peer in sorted(operands)], target, fold, wide)
+            in_order = [by_peer[peer] for peer in sorted(by_peer)]
+            if wide is None:
+                fold_in_order(in_order, buffer[start:stop], fold)
+            else:
+                sums[start, stop] = _wide_sum(in_order, fold, wide)
+    for (start, stop), total in sums.items():
+        _round(total, buffer[start:stop], wide)
 
 
 def exchange_rows(schedule: Schedule, transport: Transport, given: Array, taken: Array) -> None:
@@ -139,20 +149,26 @@ def exchange_rows(schedule: Schedule, transport: Transport, given: Array, taken:
     taken[rank] = given[rank]
 
 
-def fold_in_order(operands: Sequence[Array], target: Array, fold: Fold, wide: Wide | None = None) -> None:
+def fold_in_order(operands: Sequence[Array], target: Array, fold: Fold) -> None:
     """Fold the operands from the first to the last into ``target``, which may be one of them."""
-    if wide is None:
-        first, *others = operands
-        total = first.copy()
+    first, *others = operands
+    total = first.copy()
+    for operand in others:
+        fold(total, operand, total)
+    target[:] = total
+
+
+def _wide_sum(operands: Sequence[Array], fold: Fold, wide: Wide) -> Array:
+    total = np.empty(len(operands[0]), wide.dtype)
+    for start in range(0, len(total), _WIDE_ELEMENTS):
+        here = slice(start, start + _WIDE_ELEMENTS)
+        first, *others = (operand[here] for operand in operands)
+        total[here] = first
         for operand in others:
-            fold(total, operand, total)
-        target[:] = total
-        return
-    for start in range(0, len(target), _WIDE_ELEMENTS):
-        first, *others = (operand[start : start + _WIDE_ELEMENTS] for operand in operands)
-        total = first.astype(wide.dtype)
-        for operand in others:
-            fold(total, operand.astype(wide.dtype), total)
-        if wide.finish is not None:
-            total = wide.finish(total)
-        target[start : start + _WIDE_ELEMENTS] = total.astype(target.dtype)
+            fold(total[here], operand.astype(wide.dtype, copy=False), total[here])
+    return total
+
+
+def _round(total: Array, target: Array, wide: Wide | None) -> None:
+    assert wide is not None
+    target[:] = wide.finish(total) if wide.finish is not None else total

@@ -12,6 +12,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from .pairs import Kinds, check_kinds
 from .rank import Orders
 from .rendezvous import TOKEN_BYTES, Door, pair
 
+#: Which modules travel by value is a setting of the whole process.
+_PACKING = threading.Lock()
 _START = (
     "import sys; descriptor, sys.path[:] = int(sys.argv[1]), sys.argv[2:]; sys.argv[1:] = []; "
     "from dag.collectives.rank import main; main(descriptor)"
@@ -121,7 +124,7 @@ def _packed(
             (os.path.join(home, name, ""), os.path.join(home, f"{name}.py"))
         )
     ]
-    with by_value(own):
+    with _PACKING, by_value(own):
         done = []
         for what, value in (("function", function), ("arguments", arguments), ("transport", kinds)):
             try:

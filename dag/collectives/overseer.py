@@ -71,7 +71,6 @@ class Crew:
                 return
             self._lines[rank] = line
         threading.Thread(target=self._read, args=(rank, line), daemon=True, name=f"rank {rank}").start()
-        self.tell(rank, "orders", self._orders(rank))
 
     def enter(self, line: Line) -> None:
         """Take in a rank that came through a door; it says which it is."""
@@ -131,6 +130,8 @@ class Crew:
         return f"ended with exit code {code} before its function returned"
 
     def _read(self, rank: int, line: Line) -> None:
+        # Not where ranks are started: large arguments are taken only by a rank that is there.
+        self.tell(rank, "orders", self._orders(rank))
         while True:
             try:
                 self.events.put((rank, line.receive()))

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadCollective
+from .check import travels
 from .choose import choose, planned, ranks_per_machine
 from .execute import RankStep, Wide, rank_steps
 from .operators import Operator, operator, refuse
-from .schedule import FOLD, HOLD, REPLACE, Kind, Schedule
+from .schedule import FOLD, REPLACE, Kind, Schedule
 from .transport import Array, Fold
 
 #: So many different calls are kept ready.
@@ -107,7 +108,7 @@ class Preparing:
         finish = self._divide if chosen is not None and chosen.name == "mean" and self._ranks > 1 else None
         inside, wide = dtype, None
         if chosen is not None and chosen.name not in ("min", "max") and is_short_float(dtype):
-            if folds_once(schedule):
+            if travels(schedule) == "inputs":
                 wide = Wide(dtype=np.dtype(np.float32), finish=finish)
             else:
                 inside = np.dtype(np.float32)
@@ -178,27 +179,4 @@ def folds_and_shares(schedule: Schedule) -> bool:
             return False
         if not (step.mode == mode).all():
             return False
-    return True
-
-
-def folds_once(schedule: Schedule) -> bool:
-    """Return whether every value is folded in a single step, of what the ranks brought: nothing partial is kept or sent."""
-    written: set[tuple[int, int]] = set()
-    held: set[tuple[int, int]] = set()
-    for step in schedule:
-        folded: set[tuple[int, int]] = set()
-        for src, dst, start, stop, mode in zip(
-            step.src.tolist(), step.dst.tolist(), step.start.tolist(), step.stop.tolist(), step.mode.tolist(), strict=True
-        ):  # fmt: skip
-            for part in range(start, stop):
-                if mode in (FOLD, HOLD) and ((src, part) in written or (dst, part) in written):
-                    return False
-                if mode != HOLD:
-                    folded.add((dst, part))
-                else:
-                    held.add((dst, part))
-        if step.settle:
-            folded |= held
-            held.clear()
-        written |= folded
     return True
