@@ -244,6 +244,20 @@ def test_following_the_ranks_of_one_machine_gives_the_times_of_all(
     assert few.timeouts == whole.timeouts
 
 
+@pytest.mark.parametrize("network", NETWORKS, ids=["uniform", "machines", "incast", "racks"])
+@pytest.mark.parametrize(
+    ("ranks", "per_machine"), [(4, 2), (6, 3), (8, 2), (12, 3), (12, 4), (24, 2), (9, 2), (12, 1)]
+)
+def test_following_one_machine_gives_the_times_of_all_in_two_levels(
+    ranks: int, per_machine: int, network: Network
+) -> None:
+    schedule = plan("allreduce", "two_level", ranks, per_machine=per_machine)
+    whole = simulate(schedule, ranks * 250, 4, network, by_symmetry=False)
+    few = simulate(schedule, ranks * 250, 4, network)
+    np.testing.assert_allclose(few.by_node, whole.by_node, rtol=1e-9)
+    assert few.timeouts == whole.timeouts
+
+
 @pytest.mark.parametrize("kind", ["allreduce", "reduce_scatter", "all_gather"])
 @pytest.mark.parametrize("ranks", [1, 2, 5, 8])
 def test_the_short_way_to_the_first_moves_of_a_sharded_plan_is_the_plan(kind: str, ranks: int) -> None:
@@ -345,6 +359,40 @@ def test_ranks_that_share_cores_take_turns() -> None:
     assert seconds(broadcast, 8000, replace(own, cores=3)) == pytest.approx(
         seconds(broadcast, 8000, own), rel=1e-9
     )
+
+
+def test_where_the_receiver_moves_the_bytes_a_sender_serves_all_at_once_and_waits_for_their_folds() -> None:
+    link = Link(latency_s=ALPHA, s_per_byte=BETA)
+    pushed = Network(inside=link, across=link, per_machine=8, reduce_s_per_byte=GAMMA)
+    pulled = replace(pushed, pulled=True)
+    central = plan("allreduce", "central", 8)
+    nbytes = 4000
+    up = ALPHA + 7 * nbytes * (BETA + GAMMA)
+    assert seconds(central, 1000, pushed) == pytest.approx(up + ALPHA + 7 * nbytes * BETA)
+    assert seconds(central, 1000, pulled) == pytest.approx(up + ALPHA + nbytes * BETA)
+    # The workers are done with step 0 when the server has folded, which it does with all of them together.
+    first = Schedule(
+        kind="reduce",
+        algorithm="first",
+        ranks=8,
+        nodes=8,
+        parts=1,
+        steps=1,
+        step=lambda number: central.step(0),
+    )
+    done = simulate(first, 1000, 4, pulled).by_node
+    assert done.tolist() == pytest.approx([up] * 8)
+    # With two cores, seven workers read in turns; the one server that folds has a core for itself.
+    shared = replace(pulled, cores=2, turn_s=1e-5)
+    assert seconds(central, 1000, shared) == pytest.approx(up + ALPHA + 2.5e-5 + 3.5 * nbytes * BETA)
+
+
+def test_what_was_held_may_cost_more_to_fold_than_what_arrives() -> None:
+    network = replace(
+        uniform(latency_s=0.0, s_per_byte=0.0, reduce_s_per_byte=GAMMA), held_s_per_byte=3 * GAMMA
+    )
+    assert seconds(plan("allreduce", "direct_whole", 4), 1000, network) == pytest.approx(3 * 4000 * 3 * GAMMA)
+    assert seconds(plan("allreduce", "central", 4), 1000, network) == pytest.approx(3 * 4000 * GAMMA)
 
 
 def test_each_message_costs_its_sender_time_before_the_next() -> None:

@@ -74,8 +74,13 @@ class Network:
         reduce_s_per_byte: folding a byte that arrived.
         racks: what the machines of a rack share; None: the core has room for all.
         incast: of the ports between machines; None: buffers without end.
-        cores: of a machine, shared by its ranks: where b of them are at work at once and b is more, what they do, messages
+        held_s_per_byte: folding a byte that was held; None: as ``reduce_s_per_byte``.
+        cores: of a machine, shared by its ranks: where b of them are at work at once and b is more, what they do, moving bytes
             between them too, takes b / cores times as long.  None: each rank has a core of its own.
+        turn_s: what a core takes from one rank to the next: where b ranks share cores, a message inside a machine comes
+            (b / cores - 1) times so much later.
+        pulled: in a machine it is the receiver that moves bytes, out of the sender's memory: several may do so at once, and the
+            sender goes on when they have, fold and all.
     """
 
     inside: Link
@@ -86,7 +91,10 @@ class Network:
     reduce_s_per_byte: float = 0.0
     racks: Racks | None = None
     incast: Incast | None = None
+    held_s_per_byte: float | None = None
     cores: int | None = None
+    turn_s: float = 0.0
+    pulled: bool = False
 
     def __post_init__(self) -> None:
         _refuse_below_0(
@@ -94,6 +102,8 @@ class Network:
             start_s=self.start_s,
             overhead_s=self.overhead_s,
             reduce_s_per_byte=self.reduce_s_per_byte,
+            held_s_per_byte=self.held_s_per_byte or 0.0,
+            turn_s=self.turn_s,
         )
         if self.per_machine < 1:
             raise BadCollective(f"a machine has at least 1 rank, got {self.per_machine}")
@@ -147,12 +157,30 @@ def _summit(algorithm: str, start_s: float, *measured: tuple[int, float]) -> Net
 _SUMMIT_RING = _summit("ring", 6.6e-6, (96, 175e-6), (24576, 45e-3))
 _SUMMIT_TREE = _summit("tree", 6.8e-6, (96, 127e-6), (24576, 250e-6))
 
+
+def _ethernet(gbit_per_s: float) -> Network:
+    """Return machines on one switch, with the nominal speed of their ports; the rest is assumed, see ``NETWORKS``."""
+    return Network(
+        inside=Link(latency_s=1e-6, s_per_byte=1 / 10e9),
+        across=Link(latency_s=25e-6, s_per_byte=8e-9 / gbit_per_s),
+        incast=Incast(buffer_bytes=512_000, window_bytes=65_536),
+    )
+
+
 NETWORKS: dict[str, NamedNetwork] = {
     "summit": NamedNetwork(
         about="NCCL 2.4 on Summit: 6 GPUs a machine, 50 GB/s inside, 25 GB/s across; ring and tree have hops of their own",
         usual=_SUMMIT_TREE,
         own={"ring": _SUMMIT_RING},
     ),
+    **{
+        f"ethernet-{gbit}g": NamedNetwork(
+            about=f"assumed: {gbit} Gbit/s and 25 us between machines of one rank, windows of 64 KiB, ports that hold 512 kB",
+            usual=_ethernet(gbit),
+            own={},
+        )
+        for gbit in (1, 10, 100)
+    },
 }
 
 

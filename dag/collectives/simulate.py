@@ -73,14 +73,14 @@ class _Way:
     """The links that the moves of a step take through one stage.
 
     ``link`` is the link of each move, ``alone`` says that no two share one, ``order`` sorts the moves by link, ``last`` is where
-    in that order each link ends, and ``fair`` says that a link is shared by those who are ready at once.
+    in that order each link ends, and from number ``fair`` on links are shared by those who are ready at once.
     """
 
     link: IntArray
     alone: bool
     order: IntArray | None
     last: IntArray | None
-    fair: bool
+    fair: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -171,7 +171,8 @@ class _Clocks:
             self._move(self._ways(src, dst), size, mode)
         if step.settle:
             slow = self._last.slow_node if self._last is not None else 1.0
-            self.now += self._held * (self._network.reduce_s_per_byte * slow)
+            held = self._network.held_s_per_byte
+            self.now += self._held * ((self._network.reduce_s_per_byte if held is None else held) * slow)
             self._held[:] = 0
 
     def _move(self, ways: _Ways, size: FloatArray, mode: IntArray) -> None:
@@ -182,7 +183,13 @@ class _Clocks:
             ready = ready + network.overhead_s * ways.slow * (1 + ways.place)
         elif network.overhead_s:
             ready = ready + network.overhead_s * ways.slow
-        begun, left = self._out.through(ways.leaving, ready, takes)
+        near = None
+        if network.pulled:
+            near = ~ways.far
+            begun, left = self._out.through(ways.leaving, ready, takes * ways.far)
+            takes = takes + size * (near & (mode == FOLD)) * (network.reduce_s_per_byte * ways.slow)
+        else:
+            begun, left = self._out.through(ways.leaving, ready, takes)
         begins, there = begun + ways.latency_s, left + ways.latency_s
         if ways.climbing is not None:
             self._climb(ways, begins, there, size)
@@ -191,14 +198,17 @@ class _Clocks:
             late = _overrun(ways, size, network, network.incast, nodes)
             self.timeouts += int(late.sum())
             there = there + network.incast.timeout_s * late[ways.to]
+        if near is not None:
+            left = np.where(near, there, left)
         for node, own, time in ((ways.src, ways.at_src, left), (ways.to, ways.at_dst, there)):
             if own is None:
                 np.maximum.at(now, node, time)
             else:
                 np.maximum(now, time.take(own), out=now)
         if network.reduce_s_per_byte:
-            folded = np.bincount(ways.to, size * (mode == FOLD), nodes)
-            now += folded * (network.reduce_s_per_byte * ways.slow_node)
+            folding = mode == FOLD if near is None else (mode == FOLD) & ~near
+            now += np.bincount(ways.to, size * folding, nodes) * (network.reduce_s_per_byte * ways.slow_node)
+        if network.reduce_s_per_byte or network.held_s_per_byte:
             self._held += np.bincount(ways.to, size * (mode == HOLD), nodes)
 
     def _climb(self, ways: _Ways, begins: FloatArray, there: FloatArray, size: FloatArray) -> None:
@@ -248,15 +258,17 @@ class _Clocks:
         slow_node: FloatArray | float = 1.0
         if network.cores is not None:
             slow_node = self._slowness(src, to, network.cores)
-            slow = np.maximum(slow_node[src], slow_node[to])
+            slow = slow_node[to] if network.pulled else np.maximum(slow_node[src], slow_node[to])
             s_per_byte = np.where(far, s_per_byte, s_per_byte * slow)
-            latency_s = np.where(far, latency_s, latency_s * slow)
+            latency_s = np.where(far, latency_s, latency_s + network.turn_s * (slow - 1))
         climbing = up = down = None
         if network.racks is not None and (crosses := self._rack[src] != self._rack[dst]).any():
             climbing = np.flatnonzero(crosses)
-            up = _way(self._rack[src[climbing]], self._racks, fair=True)
-            down = _way(self._rack[to[climbing]], self._racks, fair=True)
+            up = _way(self._rack[src[climbing]], self._racks, fair=0)
+            down = _way(self._rack[to[climbing]], self._racks, fair=0)
         links = nodes + self._machines
+        # Links of machines come after those of nodes; who reads memory folds what came from all of them together.
+        fair = links if one else 0 if network.pulled else nodes
         place = _place(src) if network.overhead_s else None
         return _Ways(
             src=src,
@@ -268,8 +280,8 @@ class _Clocks:
             slow=slow,
             slow_node=slow_node,
             place=place if place is not None and place.any() else None,
-            leaving=_way(leaving, links, fair=not one),
-            arriving=_way(arriving, links, fair=not one),
+            leaving=_way(leaving, links, fair=fair),
+            arriving=_way(arriving, links, fair=fair),
             climbing=climbing,
             up=up,
             down=down,
@@ -280,13 +292,15 @@ class _Clocks:
     def _slowness(self, src: IntArray, to: IntArray, cores: int) -> FloatArray:
         """Return for each node how many times as long its work takes, since so many of its machine work at once."""
         busy = np.zeros(len(self.now), np.bool_)
-        busy[src] = busy[to] = True
+        busy[to] = True
+        if not self._network.pulled:
+            busy[src] = True
         machine = self._machine[: len(busy)]
         at_work = np.bincount(machine, busy, int(machine.max(initial=0)) + 1)
         return np.maximum(1.0, at_work / cores)[machine]
 
 
-def _way(link: IntArray, links: int, *, fair: bool) -> _Way:
+def _way(link: IntArray, links: int, *, fair: int) -> _Way:
     if len(link) * 16 < links:
         ordered = np.sort(link)
         alone = bool((ordered[1:] != ordered[:-1]).all())
@@ -335,10 +349,12 @@ def _served(way: _Way, ready: FloatArray, takes: FloatArray) -> tuple[FloatArray
     else:
         done = np.maximum.accumulate(earliest) + total
     begun = done - cost
-    if way.fair:
+    if link[-1] >= way.fair:
         # Of two alike that come t apart the first is through t before the second, not the whole time that one takes: half way
         # between, serving them together or one after the other is equally wrong.
-        last = np.flatnonzero(np.r_[other | (begin[1:] - begin[:-1] > cost[1:] * 0.500001), True])
+        last = np.flatnonzero(
+            np.r_[other | (begin[1:] - begin[:-1] > cost[1:] * 0.500001) | (link[1:] < way.fair), True]
+        )
         together = np.diff(np.r_[-1, last])
         done = np.repeat(done[last], together)
         begun = np.maximum(np.repeat(begun[last - together + 1], together), begin)

@@ -1,8 +1,8 @@
-"""Plans that look the same from every rank: who follows the first few has seen all.
+"""Plans that look the same from every rank, or every machine: who follows the first few ranks has seen all.
 
 Such a plan, turned by one rank, is itself: where rank 0 gives to rank k, rank r gives as much to rank r + k.  Where all
 machines are alike too, and the parts are of one size, ranks at the same place of their machines do the same things at the
-same times.  A test holds this against the plans themselves and against the simulation of all ranks.
+same times.  Tests hold this against the plans themselves and against the simulation of all ranks.
 """
 
 from __future__ import annotations
@@ -20,9 +20,25 @@ MOST_MOVES = 40_000_000
 
 def repeats_after(schedule: Schedule, group: int) -> int | None:
     """Return after how many ranks everything repeats, where machines (or racks) of ``group`` ranks are alike; None: never."""
-    if schedule.algorithm in TURNING and schedule.nodes == schedule.ranks and schedule.ranks % group == 0:
+    if schedule.nodes != schedule.ranks or schedule.ranks % group:
+        return None
+    if schedule.algorithm in TURNING:
         return group
+    if schedule.algorithm == "two_level" and schedule.steps:
+        # All steps across machines go the same way: the second stands for them.
+        numbers = {0, min(1, schedule.steps - 1), schedule.steps - 1}
+        if all(_turns(schedule.step(number), group, schedule.ranks) for number in numbers):
+            return group
     return None
+
+
+def _turns(step: Step, group: int, ranks: int) -> bool:
+    """Return whether the moves are the same ones after all ranks are renumbered by ``group``; their parts may differ."""
+    size = step.stop - step.start
+    if (size != size[0]).any():
+        return False
+    turned = (step.src + group) % ranks * ranks + (step.dst + group) % ranks
+    return bool((np.sort(step.src * ranks + step.dst) == np.sort(turned)).all())
 
 
 def moves_of_first(schedule: Schedule, number: int, followed: int | None) -> Step:

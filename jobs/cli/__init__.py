@@ -23,6 +23,7 @@ COMMANDS = {
     ),
     "train": ("jobs.cli.train", "train", "Train a model on a table or a text."),
     "allreduce": ("jobs.cli.allreduce", "allreduce", "Sum over ranks by every algorithm, timed and checked."),
+    "simulate": ("jobs.cli.simulate", "simulate", "Predict an all-reduce on machines that are not here."),
     "jobs": ("jobs.cli.inspect", "jobs", "List the job library and the models."),
     "explain": ("jobs.cli.inspect", "explain", "Show the plan of a job without running it."),
     "cat": ("jobs.cli.inspect", "cat", "Print an output, whatever its format."),

@@ -1,0 +1,187 @@
+"""``mr simulate``: how long the algorithms would take on a network, as rows of numbers.
+
+It decides what a command line leaves open: in how many chunks a tree works, and that plans with too many messages to follow are
+timed with parts of equal size, by symmetry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dag.collectives import Network, Schedule, algorithms, named_network, plan, simulate
+from dag.collectives.networks import uniform
+from dag.collectives.plans import PER_MACHINE
+from dag.collectives.trees import best_chunks
+from dag.errors import BadCollective
+
+#: More messages than this in all are followed by symmetry, where a plan has it, and not one by one.
+FOLLOWED_MESSAGES = 100_000_000
+#: Chunks of a tree are no smaller than this many elements, and no more than this many.
+_CHUNK_ELEMENTS, _MOST_CHUNKS = 256, 512
+_CHUNKED = ("tree", "double_tree", "machine_tree")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One algorithm at one size.
+
+    Args:
+        nbytes: of each rank, as asked for.
+        timed_bytes: what was timed: more where parts were made equal.
+        timeouts: how often a port of a switch was overrun.
+        chunks: of a tree; None: it has none.
+    """
+
+    algorithm: str
+    nbytes: int
+    timed_bytes: int
+    seconds: float
+    ranks: int
+    steps: int
+    timeouts: int
+    chunks: int | None
+
+    @property
+    def algbw(self) -> float:
+        """Bytes of the result per second."""
+        return self.timed_bytes / self.seconds if self.seconds else 0.0
+
+    @property
+    def busbw(self) -> float:
+        """algbw x 2(P-1)/P, as nccl-tests has it."""
+        return self.algbw * 2 * (self.ranks - 1) / self.ranks
+
+
+def names_of(said: str) -> tuple[list[str], bool]:
+    """Return the algorithms that ``--algorithm`` means, and whether all were meant.
+
+    Raises:
+        BadCollective: there is no such algorithm.
+    """
+    known = algorithms()
+    names = [name.strip() for name in said.split(",") if name.strip()]
+    for name in names or [said]:
+        if name not in (*known, "all"):
+            raise BadCollective(f"there is no algorithm {name!r}; there are: all, {', '.join(known)}")
+    everything = "all" in names
+    return (known if everything else list(dict.fromkeys(names))), everything
+
+
+def network_for(name: str | None, algorithm: str, changes: Mapping[str, Any]) -> Network:
+    """Return the network of a name, or one of links without latency and cost, with ``changes`` by the names of ``Network``.
+
+    Of the links ``inside`` and ``across`` single numbers change: ``across_latency_s`` and so on.
+
+    Raises:
+        BadCollective: there is no such network, or a number does not fit.
+    """
+    found = uniform(latency_s=0, s_per_byte=0) if name is None else named_network(name, algorithm)
+    plain = dict(changes)
+    for link in ("inside", "across"):
+        numbers = {
+            number: plain.pop(f"{link}_{number}")
+            for number in ("latency_s", "s_per_byte")
+            if f"{link}_{number}" in plain
+        }
+        plain[link] = replace(getattr(found, link), **numbers)
+    return replace(found, **plain)
+
+
+def simulate_allreduce(
+    said: str,
+    ranks: int,
+    sizes: Sequence[int],
+    *,
+    network: Callable[[str], Network],
+    itemsize: int = 4,
+    chunks: int | None = None,
+    tell: Callable[[str], object] = lambda line: None,
+) -> tuple[list[Row], list[str]]:
+    """Return what the algorithms take, sizes in the order given, and notes on what was left out or rounded.
+
+    Args:
+        network: what an algorithm meets.
+        chunks: of trees; None: near the best, by the formula for two trees.
+
+    Raises:
+        BadCollective: the algorithm, the ranks or the sizes do not fit.
+    """
+    names, everything = names_of(said)
+    rows: list[Row] = []
+    notes: list[str] = []
+    for nbytes in sizes:
+        if nbytes % itemsize:
+            raise BadCollective(
+                f"{nbytes} bytes are no whole number of elements of {itemsize} bytes: choose a multiple"
+            )
+        for name in names:
+            tell(name)
+            try:
+                rows.append(_time(name, ranks, nbytes // itemsize, itemsize, network(name), chunks, notes))
+            except BadCollective as error:
+                if not everything:
+                    raise
+                notes.append(f"left out: {error}")
+    return rows, list(dict.fromkeys(notes))
+
+
+def _time(
+    name: str,
+    ranks: int,
+    elements: int,
+    itemsize: int,
+    network: Network,
+    chunks: int | None,
+    notes: list[str],
+) -> Row:
+    schedule = _plan(name, ranks, elements * itemsize, itemsize, network, chunks)
+    asked = elements
+    whole = ranks * ranks if name in ("sharded", "direct") else 0
+    if whole > FOLLOWED_MESSAGES and elements % ranks:
+        rounded = -(-elements // ranks) * ranks
+        notes.append(
+            f"{name}: timed with {rounded:,} elements in place of {elements:,}, so that all {ranks:,} parts are equal"
+        )
+        elements = rounded
+    found = simulate(schedule, elements, itemsize, network)
+    return Row(
+        algorithm=name, nbytes=asked * itemsize, timed_bytes=elements * itemsize, seconds=found.seconds, ranks=ranks,
+        steps=schedule.steps, timeouts=found.timeouts, chunks=_chunks_of(schedule),
+    )  # fmt: skip
+
+
+def _plan(
+    name: str, ranks: int, nbytes: int, itemsize: int, network: Network, chunks: int | None
+) -> Schedule:
+    choices: dict[str, Any] = {}
+    if name in PER_MACHINE:
+        choices["per_machine"] = network.per_machine
+    if name in _CHUNKED:
+        if chunks is None:
+            link = network.across if ranks > network.per_machine else network.inside
+            best = best_chunks(ranks, nbytes, link.latency_s, link.s_per_byte)
+            chunks = max(1, min(best, nbytes // itemsize // _CHUNK_ELEMENTS, _MOST_CHUNKS))
+        choices["chunks"] = chunks
+    return plan("allreduce", name, ranks, **choices)
+
+
+def _chunks_of(schedule: Schedule) -> int | None:
+    if schedule.algorithm not in _CHUNKED:
+        return None
+    return schedule.parts // (2 if schedule.algorithm == "double_tree" else 1)
+
+
+def show_time(seconds: float) -> str:
+    """Return seconds with three digits and a unit from microseconds on.
+
+    >>> show_time(4.5e-5), show_time(0.0452), show_time(3.2e-7), show_time(377.4)
+    ('45.0 us', '45.2 ms', '0.320 us', '377 s')
+    """
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
+        value = seconds * factor
+        if value >= 1 or unit == "us":
+            break
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2 if value >= 0.9995 else 3
+    return f"{value:.{digits}f} {unit}"
