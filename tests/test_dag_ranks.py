@@ -37,7 +37,7 @@ from dag.collectives.choose import planned
 from dag.collectives.execute import execute, rank_steps
 from dag.collectives.lookout import Lookout
 from dag.collectives.transport import Gather, Send
-from dag.errors import BadCollective
+from dag.errors import BadCollective, RankFailed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NAMED = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
@@ -582,6 +582,34 @@ def test_it_works_from_a_script_without_a_guard_and_with_the_script_s_own_module
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.stdout == "[63, 63]\n", done.stderr
+
+
+class WithoutOthersMemory:
+    """Unpickles before the ranks meet: on rank 1, where the memory of others cannot be opened."""
+
+    def __call__(self, comm: Comm) -> tuple[str, float]:
+        return type(comm.transport).__name__, float(comm.allreduce(np.ones(1))[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return deny_memory, (WithoutOthersMemory,)
+
+
+def deny_memory(kind: type) -> Any:
+    from dag.collectives import shared
+
+    def connect(self: shared.Shared, offers: Mapping[int, Any]) -> None:
+        if self.rank == 1:
+            raise PermissionError("not on this system")
+        meant(self, offers)
+
+    meant, shared.Shared.connect = shared.Shared.connect, connect  # type: ignore[method-assign]
+    return kind()
+
+
+def test_where_memory_cannot_be_shared_auto_goes_by_tcp_and_shm_says_why() -> None:
+    assert launch(WithoutOthersMemory(), 3, timeout_s=60) == [("Tcp", 3.0)] * 3
+    with pytest.raises(RankFailed, match="rank 1 raised PermissionError: not on this system"):
+        launch(WithoutOthersMemory(), 3, transport="shm", timeout_s=60)
 
 
 def share_of_cores(comm: Comm) -> str | None:

@@ -44,14 +44,16 @@ class Comm:
     BadCollective where this rank's own arguments do not; after a fault every further call raises it again.
     """
 
-    def __init__(self, transport: Transport, lookout: Lookout, machines: Sequence[str]) -> None:
+    def __init__(
+        self, transport: Transport, lookout: Lookout, machines: Sequence[str], near: bool = True
+    ) -> None:
         self.rank, self.size = transport.rank, transport.size
         #: What carries the bytes, for those who count them.
         self.transport = transport
         self._sharing = transport if isinstance(transport, FoldsAndShares) else None
         self._lookout = lookout
         self._background = Background()
-        self._preparing = Preparing(self.rank, machines)
+        self._preparing = Preparing(self.rank, machines, near)
         self._fault: GraphError | None = None
 
     @overload

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import GraphError, RankFailed, RanksDiffer
@@ -158,6 +158,7 @@ class _Course:
     def __init__(self, crew: Crew, timeout_s: float) -> None:
         self.crew, self.timeout_s = crew, timeout_s
         self.hellos: dict[int, Hello] = {}
+        self.connected: dict[int, str] = {}  # why not, or nothing
         self.results: dict[int, bytes] = {}
         self.places: dict[int, Where] = {}  # of those that have ended
         self.ended: set[int] = set()
@@ -201,11 +202,12 @@ class _Course:
         what, *rest = message
         if what == "hello":
             self.hellos[rank] = rest[0]
-            if len(self.hellos) == self.crew.ranks and self.fault is None:
-                self.deadline = float("inf")
-                everyone = [self.hellos[each] for each in range(self.crew.ranks)]
-                for each in range(self.crew.ranks):
-                    self.crew.tell(each, "peers", everyone)
+            if len(self.hellos) == self.crew.ranks:
+                self._introduce()
+        elif what == "connected":
+            self.connected[rank] = rest[0]
+            if len(self.connected) == self.crew.ranks and self.fault is None:
+                self._begin()
         elif what == "returned":
             self.results[rank], self.places[rank] = rest
             self.ended.add(rank)
@@ -224,6 +226,25 @@ class _Course:
                 self.inquiry.places[rank] = rest[1]
         elif self.fault is None:
             self.later.append((rank, message, time.monotonic()))
+
+    def _introduce(self) -> None:
+        """Tell the ranks how they reach each other."""
+        self.connected.clear()
+        everyone = [self.hellos[rank] for rank in range(self.crew.ranks)]
+        for rank in range(self.crew.ranks):
+            self.crew.tell(rank, "peers", everyone)
+
+    def _begin(self) -> None:
+        """Let all ranks go; or have all do without shared memory if one cannot open that of a peer."""
+        if any(self.connected.values()):
+            for rank, hello in self.hellos.items():
+                offers = {name: offer for name, offer in hello.offers.items() if name != "shm"}
+                self.hellos[rank] = replace(hello, offers=offers)
+            self._introduce()
+            return
+        self.deadline = float("inf")
+        for rank in range(self.crew.ranks):
+            self.crew.tell(rank, "go")
 
     def inquire(self) -> None:
         """Ask the ranks where they stand if somebody has complained, and judge when they have said it."""
@@ -289,7 +310,8 @@ def oversee(crew: Crew, timeout_s: float) -> list[Any]:
         if time.monotonic() > course.deadline:
             if course.fault is not None:
                 break
-            missing = [rank for rank in range(crew.ranks) if rank not in course.hellos]
+            there = course.connected if len(course.hellos) == crew.ranks else course.hellos
+            missing = [rank for rank in range(crew.ranks) if rank not in there]
             course.fail(RankFailed(f"{in_words(missing)} did not start in time", missing[0]))
     for rank in range(crew.ranks):
         crew.tell(rank, "leave")

@@ -49,37 +49,54 @@ def connect(
     machines: Sequence[str],
     offers: Sequence[Mapping[str, Any]],
 ) -> Transport:
-    """Connect this rank with all others and return what carries its messages; transports without a pair are closed.
+    """Connect this rank with all others and return what carries its messages.
 
     Raises:
         BadCollective: shared memory is asked for between machines.
+        OSError: the memory of a peer cannot be opened; with ``auto`` another try without such offers goes by TCP.
     """
-    by_peer: dict[int, str] = {}
-    for peer in range(seat.size):
-        if peer == seat.rank:
-            continue
-        near = machines[peer] == machines[seat.rank]
-        name = _of_pair(kinds, seat.rank, peer) if kinds != "auto" else ""
-        if not name:
-            name = "shm" if near and "shm" in opened and "shm" in offers[peer] else "tcp"
-        if name == "shm" and not near:
-            raise BadCollective(
-                f"ranks {min(seat.rank, peer)} and {max(seat.rank, peer)} are on different machines and share no memory; "
-                "use transport='auto' or 'tcp'"
-            )
-        by_peer[peer] = name
+    by_peer = {
+        peer: _carrier(kinds, seat.rank, peer, machines, offers) for peer in range(seat.size) if peer != seat.rank
+    }  # fmt: skip
     for name, transport in opened.items():
         chosen = {peer: offers[peer][name] for peer, its in by_peer.items() if its == name}
         if chosen:
             transport.connect(chosen)
-        else:
-            transport.close()
     used = {name: opened[name] for name in opened if name in by_peer.values()}
-    if not used:
-        return Alone(seat.rank, seat.size)
     if len(used) == 1:
         return next(iter(used.values()))
-    return Paired(seat, used, by_peer)
+    return Paired(seat, used, by_peer) if used else Alone(seat.rank, seat.size)
+
+
+def all_share(kinds: Kinds, machines: Sequence[str], offers: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether all pairs exchange through shared memory; the same at all ranks."""
+    ranks = range(len(machines))
+    return all(
+        _carrier(kinds, one, other, machines, offers) == "shm" for one in ranks for other in ranks[:one]
+    )
+
+
+def close_unused(opened: Mapping[str, Transport], transport: Transport) -> None:
+    """Close those of the opened transports that do not carry anything for ``transport``."""
+    used = transport.transports.values() if isinstance(transport, Paired) else (transport,)
+    for each in opened.values():
+        if each not in used:
+            each.close()
+
+
+def _carrier(
+    kinds: Kinds, one: int, other: int, machines: Sequence[str], offers: Sequence[Mapping[str, Any]]
+) -> str:
+    near = machines[one] == machines[other]
+    if kinds == "auto":
+        return "shm" if near and "shm" in offers[one] and "shm" in offers[other] else "tcp"
+    name = _of_pair(kinds, one, other)
+    if name == "shm" and not near:
+        raise BadCollective(
+            f"ranks {min(one, other)} and {max(one, other)} are on different machines and share no memory; "
+            "use transport='auto' or 'tcp'"
+        )
+    return name
 
 
 def _of_pair(kinds: Kinds, one: int, other: int) -> str:

@@ -49,12 +49,13 @@ class Preparing:
     """Makes collectives ready for one rank.
 
     Args:
-        machines: of each rank, a name that is the same for ranks that share memory.
+        machines: of each rank, a name that is the same for ranks of one machine.
+        near: all pairs exchange through shared memory.
     """
 
-    def __init__(self, rank: int, machines: Sequence[str]) -> None:
+    def __init__(self, rank: int, machines: Sequence[str], near: bool) -> None:
         self._rank, self._ranks = rank, len(machines)
-        self._near = len(set(machines)) == 1
+        self._near = near
         self._per_machine = ranks_per_machine(machines)
         self._kept: dict[Any, Prepared] = {}
 

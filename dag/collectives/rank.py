@@ -19,7 +19,7 @@ import cloudpickle
 from ..errors import BadCollective, RankFailed
 from .comm import Comm
 from .lookout import Lookout, end_at_once
-from .pairs import Kinds, connect, open_transports
+from .pairs import Kinds, all_share, close_unused, connect, open_transports
 from .rendezvous import Line
 from .transport import Seat
 
@@ -121,21 +121,34 @@ def _meet(orders: Orders, line: Line, lookout: Lookout) -> Comm:
     try:
         offers = {name: each.offer() for name, each in opened.items()}
         line.send("hello", Hello(machine=machine(), pid=os.getpid(), offers=offers))
-        try:
-            what, *rest = line.receive()
-        except EOFError:
-            end_at_once()
-        if what == "verdict":
-            raise pickle.loads(rest[0])
-        hellos: list[Hello] = rest[0]
-        transport = connect(
-            kinds, seat, opened, [each.machine for each in hellos], [each.offers for each in hellos]
-        )
+        while (heard := _heard(line))[0] == "peers":
+            hellos: list[Hello] = heard[1]
+            machines = [each.machine for each in hellos]
+            try:
+                transport = connect(kinds, seat, opened, machines, [each.offers for each in hellos])
+            except OSError as error:
+                if kinds != "auto" or "shm" not in hellos[orders.rank].offers:
+                    raise
+                line.send("connected", f"{type(error).__name__}: {error}")
+            else:
+                line.send("connected", "")
+        close_unused(opened, transport)
     except BaseException:
         for each in opened.values():
             each.close()
         raise
-    return Comm(transport, lookout, machines=[each.machine for each in hellos])
+    near = all_share(kinds, machines, [each.offers for each in hellos])
+    return Comm(transport, lookout, machines, near)
+
+
+def _heard(line: Line) -> tuple[Any, ...]:
+    try:
+        heard = line.receive()
+    except EOFError:
+        end_at_once()
+    if heard[0] == "verdict":
+        raise pickle.loads(heard[1])
+    return heard
 
 
 def _described(error: BaseException) -> tuple[str, bytes, str]:
