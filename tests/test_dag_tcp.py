@@ -43,12 +43,17 @@ class Raises:
 
 @contextlib.contextmanager
 def seats(
-    size: int, *, tokens: Sequence[bytes] | None = None, patience_s: float = PATIENCE_S
+    size: int, *, tokens: Sequence[bytes] | None = None, patience_s: float = PATIENCE_S, far: bool = False
 ) -> Iterator[list[Tcp]]:
-    """Yield the connected transports of ``size`` ranks, all in this process."""
+    """Yield the connected transports of ``size`` ranks, all in this process; ``far``: each has an address of its own."""
     made = [
         Tcp(
-            Seat(rank=rank, size=size, token=tokens[rank] if tokens else TOKEN, host="127.0.0.1"),
+            Seat(
+                rank=rank,
+                size=size,
+                token=tokens[rank] if tokens else TOKEN,
+                host=f"127.0.0.{rank + 1 if far else 1}",
+            ),
             Raises(patience_s),
         )
         for rank in range(size)
@@ -87,12 +92,13 @@ def in_order(expression: Any, operands: list[Any], fold: Callable[[Any, Any], An
     return first
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("ranks", "elements", "far"), [(2, 5003, False), (3, 5003, True), (3, 200_003, True), (4, 200_003, False)]
+)
 @pytest.mark.parametrize("algorithm", algorithms())
 def test_every_algorithm_folds_in_the_order_of_its_plan_and_moves_the_bytes_that_are_counted(
-    algorithm: str, ranks: int
+    algorithm: str, ranks: int, elements: int, far: bool
 ) -> None:
-    elements = 5003
     choices = {"per_machine": 2} if algorithm in ("machine_tree", "two_level") else {}
     schedule = plan("allreduce", algorithm, ranks, **choices)
     counts = count(schedule, elements)
@@ -102,7 +108,7 @@ def test_every_algorithm_folds_in_the_order_of_its_plan_and_moves_the_bytes_that
         execute(rank_steps(schedule, transport.rank, elements), transport, x, skewed)
         return x
 
-    with seats(ranks) as transports:
+    with seats(ranks, far=far) as transports:
         results = at_once(transports, work)
         traffic = [each.traffic() for each in transports]
     operands = [brought(rank, elements) for rank in range(ranks)]
@@ -260,15 +266,57 @@ def test_one_that_does_not_take_what_is_sent_is_waited_for() -> None:
             transports[0].exchange([Send(peer=1, data=np.zeros(100 << 20, np.uint8))], [])
 
 
+def test_between_machines_a_large_message_waits_for_its_receiver_and_a_small_one_does_not() -> None:
+    large, small = np.arange(200_000).astype(np.uint8), np.arange(60_000).astype(np.uint8)
+    for far in (False, True):
+        with seats(2, patience_s=0.3, far=far) as transports:
+            first, second = transports
+            at_once(transports, swap)
+            # Rank 1 is elsewhere; the system takes as much for it.
+            first.exchange([Send(peer=1, data=small)], [])
+            if far:
+                with pytest.raises(TimeoutError, match=r"^waited for \[1\]$"):
+                    first.exchange([Send(peer=1, data=large)], [])
+                continue
+            first.exchange([Send(peer=1, data=large)], [])
+            taken = [np.zeros_like(each) for each in (small, large)]
+            second.exchange([], [Gather(target=each, sources=(0,)) for each in taken])
+            np.testing.assert_array_equal(taken[1], large)
+
+
+def test_large_and_small_messages_of_one_exchange_between_machines_keep_their_order_both_ways() -> None:
+    sizes = (100, 300_000, 70_000, 5, 1_000_000)
+
+    def work(transport: Tcp) -> tuple[int, int]:
+        other = 1 - transport.rank
+        for turn in range(3):
+            given = [
+                np.full(size, 10 * turn + at + transport.rank, np.uint8) for at, size in enumerate(sizes)
+            ]
+            taken = [np.zeros_like(each) for each in given]
+            transport.exchange(
+                [Send(peer=other, data=each) for each in given],
+                [Gather(target=each, sources=(other,)) for each in taken],
+            )
+            assert all((each == 10 * turn + at + other).all() for at, each in enumerate(taken))
+        traffic = transport.traffic()[other]
+        return traffic.sent_around - traffic.received_around, traffic.sent_around + traffic.received_around
+
+    with seats(2, far=True) as transports:
+        # Each way 15 heads, and 9 words for messages that wait; the greeting has 64 bytes one way, 72 the other.
+        assert at_once(transports, work) == [(64 - 72, 48 * 16 + 136), (72 - 64, 48 * 16 + 136)]
+
+
+@pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("fault", ["signature", "size"])
-def test_a_message_of_another_collective_is_told(fault: str) -> None:
-    with seats(2) as transports:
+def test_a_message_of_another_collective_is_told(fault: str, far: bool) -> None:
+    with seats(2, far=far) as transports:
         at_once(transports, swap)
         if fault == "signature":
             transports[1].signature = 5
 
         def work(transport: Tcp) -> str:
-            data = np.zeros(1 + (transport.rank if fault == "size" else 0))
+            data = np.zeros((20_000 if far else 1) + (transport.rank if fault == "size" else 0))
             with contextlib.suppress(RankFailed):
                 with pytest.raises(ValueError, match="differs") as raised:
                     transport.exchange(

@@ -3,8 +3,14 @@
 A connection is opened when the first exchange needs it, so a rank of a ring holds two; the rank with the higher number
 calls.  One thread sends and receives on all of them, whichever is ready, so no order of ranks can block.  What replaces is
 received straight into its place; what is folded is received in blocks that stay in the core's cache and is folded there, in
-the order of ``Gather.sources``; a rank that is ahead of the others waits in its socket.  Who has not the run's token is not
-heard (``tcp_greeting``).  Does not encrypt, and does not mend a connection: a run in which one breaks has failed.
+the order of ``Gather.sources``; a rank that is ahead of the others waits in its socket.
+
+Between machines a large message waits, after its first bytes, for the word that the receiver has come to that exchange.  So
+no more ranks send to one at once than the schedule says: ranks drift apart, and without this those of later steps would take
+their share of the link, and of a switch's buffer, from the one that is waited for.
+
+Who has not the run's token is not heard (``tcp_greeting``).  Does not encrypt, and does not mend a connection: a run in which
+one breaks has failed.
 """
 
 from __future__ import annotations
@@ -12,144 +18,21 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-import struct
 import time
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .tcp_greeting import CALLER_BYTES, TAKER_BYTES, Greeting, call, take
+from .tcp_link import GO, HEAD, TURN_BYTES, Arrival, Gathering, Link, Traffic, aligned
 from .transport import Array, Gather, Seat, Send, Watch
 
-#: Before each message: its signature and how many bytes follow.
-_HEAD = struct.Struct("<QQ")
-#: Of what arrives to be folded, over all sources of a gather: with the target it stays in a core's second cache.
-_FOLDED_BYTES = 512 << 10
-_LEAST_BLOCK_BYTES = 16 << 10
-#: At most so much in one system call, so that sending and receiving take turns.
-_TURN_BYTES = 512 << 10
 #: So long at most between two looks at the watch.
 _LOOK_MS = 50
 #: Strangers at the door: so many at once, so long each.
 _STRANGERS = 64
 _STRANGER_S = 20.0
-_ALIGNED = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Traffic:
-    """What went over the connection with one peer so far.
-
-    Args:
-        sent, received: bytes of messages.
-        sent_around, received_around: bytes of the heads of messages and of the greeting; TCP and IP add their own.
-    """
-
-    sent: int
-    received: int
-    sent_around: int
-    received_around: int
-
-
-class _Link:
-    """A peer, the connection with it if there is one, and what has still to go each way, in order."""
-
-    def __init__(self, peer: int, address: tuple[Any, ...]) -> None:
-        self.peer, self.address = peer, address
-        self.connection: socket.socket | None = None
-        self.calling = False
-        self.outgoing: deque[memoryview] = deque()
-        self.incoming: deque[_Arrival] = deque()
-        self.watched = 0
-        self.head = memoryview(bytearray(_HEAD.size))
-        self.head_filled = 0
-        self.block = np.empty(0, np.uint8)
-        self.sent = self.received = self.messages_sent = self.messages_received = 0
-        self.greeted = (0, 0)
-
-    def wants(self) -> int:
-        """Return for what the connection has to be ready."""
-        wanted = select.POLLOUT if self.outgoing else 0
-        return wanted | (select.POLLIN if self.incoming and self.incoming[0].space() else 0)
-
-
-class _Arrival:
-    """A message that is coming, of a gather with or without others."""
-
-    def __init__(self, gather: _Gathering, link: _Link) -> None:
-        self.gather, self.link = gather, link
-        self.filled = 0
-
-    def space(self) -> memoryview:
-        """Return where the next bytes go; nothing while the block is full and others are missing."""
-        gather = self.gather
-        if gather.fold is None:
-            return gather.bytes[self.filled : self.filled + _TURN_BYTES]
-        at = gather.start * gather.itemsize
-        return self.link.block.data[self.filled - at : gather.stop * gather.itemsize - at]
-
-
-class _Gathering:
-    """A gather under way: its sources fill one block each, which are folded when all are there."""
-
-    def __init__(self, gather: Gather, own: int, links: Mapping[int, _Link]) -> None:
-        self.target, self.fold = gather.target, gather.fold
-        self.bytes = gather.target.view(np.uint8).data
-        self.itemsize = gather.target.itemsize
-        self.sources = [None if peer == own else links[peer] for peer in gather.sources]
-        self.arrivals = [_Arrival(self, link) for link in self.sources if link is not None]
-        share = max(_FOLDED_BYTES // len(self.arrivals), _LEAST_BLOCK_BYTES)
-        self.elements_per_block = max(1, share // self.itemsize)
-        self.start = self.stop = 0
-        self.missing = 0
-        if self.fold is None:
-            self.stop = len(self.target)
-        else:
-            room = min(self.elements_per_block, len(self.target)) * self.itemsize
-            for arrival in self.arrivals:
-                if len(arrival.link.block) < room:
-                    arrival.link.block = aligned(room)
-            self._next_block()
-
-    def came(self, arrival: _Arrival, nbytes: int) -> None:
-        """Note that so many bytes of a message have come; fold what is complete and drop messages that are done."""
-        arrival.filled += nbytes
-        if arrival.filled < self.stop * self.itemsize:
-            return
-        if self.fold is not None:
-            self.missing -= 1
-            if self.missing:
-                return
-            self._fold_block()
-            if self.stop < len(self.target):
-                self._next_block()
-                return
-        for each in self.arrivals:
-            each.link.incoming.popleft()
-            each.link.head_filled = 0
-
-    def _next_block(self) -> None:
-        self.start = self.stop
-        self.stop = min(self.start + self.elements_per_block, len(self.target))
-        self.missing = len(self.arrivals)
-
-    def _fold_block(self) -> None:
-        assert self.fold is not None
-        own = self.target[self.start : self.stop]
-        total, *others = [own if link is None else self._block(link) for link in self.sources]
-        for operand in others:
-            # The own operand is written as soon as it is used up, and not before.
-            out = own if total is own or operand is own else total
-            self.fold(total, operand, out)
-            total = out
-        if total is not own:
-            own[:] = total
-
-    def _block(self, link: _Link) -> Array:
-        return link.block[: (self.stop - self.start) * self.itemsize].view(self.target.dtype)
 
 
 class Tcp:
@@ -162,9 +45,9 @@ class Tcp:
         family = socket.getaddrinfo(seat.host, 0, type=socket.SOCK_STREAM)[0][0]
         self._listener = socket.create_server((seat.host, 0), family=family, backlog=max(128, seat.size))
         self._listener.setblocking(False)
-        self._links: dict[int, _Link] = {}
-        self._by_fd: dict[int, _Link] = {}
-        self._greetings: dict[int, tuple[socket.socket, Greeting, _Link | None, float]] = {}
+        self._links: dict[int, Link] = {}
+        self._by_fd: dict[int, Link] = {}
+        self._greetings: dict[int, tuple[socket.socket, Greeting, Link | None, float]] = {}
         self._poll = select.poll()
         self._poll.register(self._listener, select.POLLIN)
 
@@ -175,7 +58,7 @@ class Tcp:
     def connect(self, offers: Mapping[int, Any]) -> None:
         """See ``Transport``; connections are opened when they are needed."""
         for peer, address in offers.items():
-            self._links[peer] = _Link(peer, tuple(address))
+            self._links[peer] = Link(peer, tuple(address), far=address[0] != self.offer()[0])
 
     def traffic(self) -> dict[int, Traffic]:
         """Return what has gone to and come from each peer with which there is a connection."""
@@ -183,8 +66,8 @@ class Tcp:
             link.peer: Traffic(
                 sent=link.sent,
                 received=link.received,
-                sent_around=link.messages_sent * _HEAD.size + link.greeted[0],
-                received_around=link.messages_received * _HEAD.size + link.greeted[1],
+                sent_around=link.messages_sent * HEAD.size + link.greeted[0],
+                received_around=(link.messages_received + link.words_received) * HEAD.size + link.greeted[1],
             )
             for link in self._links.values()
             if link.connection is not None
@@ -193,20 +76,20 @@ class Tcp:
     def exchange(self, sends: Sequence[Send], gathers: Sequence[Gather]) -> None:
         """See ``Transport``."""
         links = self._links
-        busy: dict[int, _Link] = {}
+        busy: dict[int, Link] = {}
+        for gather in gathers:
+            for arrival in Gathering(gather, self.rank, links).arrivals:
+                link = busy[arrival.link.peer] = arrival.link
+                nbytes = gather.target.nbytes
+                link.incoming.append(arrival)
+                link.received += nbytes
+                link.messages_received += 1
+                # Before all that this rank itself sends there.
+                if link.holds(nbytes):
+                    link.say(self.signature | GO, nbytes)
         for send in sends:
             link = busy[send.peer] = links[send.peer]
-            data = send.data.view(np.uint8).data
-            link.outgoing.append(memoryview(_HEAD.pack(self.signature, len(data))))
-            link.outgoing.append(data)
-            link.sent += len(data)
-            link.messages_sent += 1
-        for gather in gathers:
-            for arrival in _Gathering(gather, self.rank, links).arrivals:
-                link = busy[arrival.link.peer] = arrival.link
-                link.incoming.append(arrival)
-                link.received += gather.target.nbytes
-                link.messages_received += 1
+            link.give(send.data.view(np.uint8).data, self.signature)
         for link in busy.values():
             if link.connection is None:
                 self._call(link)
@@ -235,7 +118,7 @@ class Tcp:
                 link.connection.close()
         self._listener.close()
 
-    def _listen_to(self, link: _Link) -> bool:
+    def _listen_to(self, link: Link) -> bool:
         """Have the poll wait for what ``link`` wants, and return whether it is busy still."""
         if link.connection is None:
             return True
@@ -246,7 +129,7 @@ class Tcp:
             else:
                 self._poll.unregister(link.connection)
             link.watched = wanted
-        return bool(wanted or link.incoming)
+        return bool(wanted or link.incoming or link.outgoing)
 
     def _turn(self) -> bool:
         """Wait for whatever is ready, do as much as does not block, and return whether any message moved."""
@@ -258,61 +141,82 @@ class Tcp:
                 continue
             if link.outgoing and events & ~select.POLLIN:
                 moved |= self._push(link)
-            if link.incoming and events & ~select.POLLOUT:
+            if (link.incoming or link.waiting) and events & ~select.POLLOUT:
                 moved |= self._pull(link)
         return moved
 
-    def _push(self, link: _Link) -> bool:
+    def _push(self, link: Link) -> bool:
         assert link.connection is not None
         outgoing = link.outgoing
+        if outgoing[0] is None:
+            if not link.let_go:
+                return False
+            outgoing.popleft()
+            link.let_go -= 1
+        first = outgoing[0]
+        second = outgoing[1] if len(outgoing) > 1 else None
+        assert first is not None
         try:
             # A head goes with what follows it: else it is a packet of its own.
-            if len(outgoing) > 1:
-                sent = link.connection.sendmsg([outgoing[0], outgoing[1][:_TURN_BYTES]])
+            if second is not None:
+                sent = link.connection.sendmsg([first, second[:TURN_BYTES]])
             else:
-                sent = link.connection.send(outgoing[0][:_TURN_BYTES])
+                sent = link.connection.send(first[:TURN_BYTES])
         except BlockingIOError:
             return False
         except OSError as error:
             self._watch.lost(link.peer, f"closed its connection ({error.strerror})")
         while sent:
-            taken = min(sent, len(outgoing[0]))
-            outgoing[0] = outgoing[0][taken:]
-            if not outgoing[0]:
-                outgoing.popleft()
-            sent -= taken
+            part = outgoing.popleft()
+            assert part is not None
+            if sent < len(part):
+                outgoing.appendleft(part[sent:])
+            sent -= min(sent, len(part))
         return True
 
-    def _pull(self, link: _Link) -> bool:
+    def _pull(self, link: Link) -> bool:
         assert link.connection is not None
-        arrival = link.incoming[0]
-        space = arrival.space()
-        if not space:
+        # What the peer says of messages to it comes before its own, and nothing follows it that belongs to it.
+        arrival = None if link.waiting else link.incoming[0]
+        space = memoryview(b"") if arrival is None else arrival.space()
+        if arrival is not None and not space:
             return False
         try:
-            if link.head_filled < _HEAD.size:
-                got = link.connection.recvmsg_into([link.head[link.head_filled :], space])[0]
-            else:
+            if link.head_filled == HEAD.size:
                 got = link.connection.recv_into(space)
+            elif arrival is None:
+                got = link.connection.recv_into(link.head[link.head_filled :])
+            else:
+                got = link.connection.recvmsg_into([link.head[link.head_filled :], space])[0]
         except BlockingIOError:
             return False
         except OSError as error:
             self._watch.lost(link.peer, f"broke its connection ({error.strerror})")
         if not got:
             self._watch.lost(link.peer, "closed its connection")
-        if link.head_filled < _HEAD.size:
-            of_head = min(got, _HEAD.size - link.head_filled)
+        if link.head_filled < HEAD.size:
+            of_head = min(got, HEAD.size - link.head_filled)
             link.head_filled += of_head
             got -= of_head
-            if link.head_filled == _HEAD.size:
-                signature, nbytes = _HEAD.unpack(link.head)
-                if signature != self.signature or nbytes != arrival.gather.target.nbytes:
-                    self._watch.differs(link.peer)
-        if got:
+            if link.head_filled == HEAD.size:
+                self._hear(link, arrival)
+        if got and arrival is not None:
             arrival.gather.came(arrival, got)
         return True
 
-    def _call(self, link: _Link) -> None:
+    def _hear(self, link: Link, arrival: Arrival | None) -> None:
+        """Check a head that is complete; a word for a message lets it go on."""
+        found = HEAD.unpack(link.head)
+        of_message = (self.signature, arrival.gather.target.nbytes) if arrival is not None else None
+        if found != (of_message or (self.signature | GO, link.waiting[0])):
+            self._watch.differs(link.peer)
+        if arrival is None:
+            link.waiting.popleft()
+            link.let_go += 1
+            link.head_filled = 0
+            link.words_received += 1
+
+    def _call(self, link: Link) -> None:
         """Begin to call a peer of a lower number; those of higher numbers call here."""
         if link.peer > self.rank or link.calling:
             return
@@ -341,7 +245,7 @@ class Tcp:
         self._greet(connection, take(connection, self.rank, self._token), None, now + _STRANGER_S)
 
     def _greet(
-        self, connection: socket.socket, greeting: Greeting, link: _Link | None, deadline: float
+        self, connection: socket.socket, greeting: Greeting, link: Link | None, deadline: float
     ) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -371,7 +275,7 @@ class Tcp:
         if called is None or called.connection is not None:
             connection.close()
             return
-        if connection.getsockname()[0] == connection.getpeername()[0]:
+        if not called.far:
             _unpaced(connection)
         called.connection = connection
         called.greeted = (TAKER_BYTES, CALLER_BYTES) if link is None else (CALLER_BYTES, TAKER_BYTES)
@@ -386,14 +290,7 @@ def _unpaced(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
-def aligned(nbytes: int) -> Array:
-    """Return ``nbytes`` bytes that begin at a multiple of 64."""
-    space = np.empty(nbytes + _ALIGNED, np.uint8)
-    skip = -space.ctypes.data % _ALIGNED
-    return space[skip : skip + nbytes]
-
-
-def _awaited(busy: Collection[_Link]) -> list[int]:
+def _awaited(busy: Collection[Link]) -> list[int]:
     """Return the peers from which something is to come, else those that do not take what is sent."""
-    coming = [link.peer for link in busy if link.incoming and link.incoming[0].space()]
+    coming = [link.peer for link in busy if link.awaits()]
     return coming or [link.peer for link in busy]
