@@ -35,8 +35,8 @@ PURE += tuple(
     f"dag/collectives/{name}.py"
     for name in (
         "schedule", "ring", "server", "direct", "trees", "halving", "two_level", "binomial", "plans", "blocking", "check",
-        "count", "choose", "operators", "transport", "execute", "prepared", "verdicts", "buckets", "simulate", "networks",
-        "symmetry", "costs", "calibrate", "draw",
+        "count", "table", "choose", "operators", "transport", "execute", "prepared", "verdicts", "buckets", "simulate",
+        "networks", "symmetry", "costs", "calibrate", "draw",
     )
 )  # fmt: skip
 IMPURE = {"os", "time", "threading", "fsspec", "dask", "distributed", "subprocess", "socket"}
