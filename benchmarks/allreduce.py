@@ -68,9 +68,9 @@ class Group:
 
     def ask_each(self, messages: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Tell each rank its own and return their answers; raises RuntimeError if one has ended."""
-        for connection, message in zip(self.connections, messages, strict=True):
-            connection.send(message)
         try:
+            for connection, message in zip(self.connections, messages, strict=True):
+                connection.send(message)
             return [connection.recv() for connection in self.connections]
         except (EOFError, ConnectionError) as error:
             for each in self.process:

@@ -30,9 +30,11 @@ SHARED, PRIVATE, STAGED = 1, 2, 3
 ASLEEP, CHECK, CORE, FIRST_BOX = 0, LINE, 2 * LINE, 3 * LINE
 TAKEN, READABLE, BOX_WORDS = 0, 1, (1 + LETTERS) * LINE
 
-#: A rank that waits looks so often before it lets others run, so long before it sleeps, and sleeps so long at most.
-LOOKS = 100
-YIELD_S = 200e-6
+#: A rank that waits looks for so long if there is a core for each rank, else it lets others run so often; then it sleeps, so
+#: long at most.  No more often: the system puts a process that yields behind all others on its core, further each time.
+LOOK_S = 100e-6
+LOOKS = 3
+YIELDS = 10
 SLEEP_S = 1e-3
 LONG_SLEEP_S = 5e-3
 
@@ -157,14 +159,15 @@ class Box:
 
 
 class Waiting:
-    """How a rank waits for words of its peers: it looks, then lets others run, then sleeps, and says so to its watch."""
+    """How a rank waits for words of its peers: it looks, then sleeps until it is woken, and says so to its watch."""
 
     def __init__(self, own: Arena, watch: Watch, rank: int, size: int) -> None:
         self._words, self._bed = own.words(), own.address + ASLEEP * 8
         self._watch = watch
         self._spreading = Spreading(rank)
         # With fewer cores than ranks the one that is waited for may need this one's.
-        self._looks = LOOKS if size <= len(os.sched_getaffinity(0)) else 1
+        crowded = size > len(os.sched_getaffinity(0))
+        self._look_s, self._yields = (0.0, YIELDS) if crowded else (LOOK_S, 0)
 
     def begin(self) -> None:
         """Note where this rank runs."""
@@ -178,36 +181,38 @@ class Waiting:
         Raises:
             RankFailed, BadCollective: what the watch raised; a peer that is missing and has ended is told to it.
         """
-        for _ in range(self._looks):
-            if meanwhile is not None:
-                meanwhile()
-            flags = [flag for flag in flags if flag[1][flag[2]] < flag[3]]
-            if not flags:
-                return
-        self._spreading.step_aside({peer: box.core() for peer, box in boxes.items()})
-        begun = time.monotonic()
-        seconds, sleep_s = 0.0, SLEEP_S
+        begun, yields = 0.0, self._yields
         while True:
-            ended: list[int] = []
-            if seconds < YIELD_S:
+            for _ in range(LOOKS):
+                if meanwhile is not None:
+                    meanwhile()
+                flags = [flag for flag in flags if flag[1][flag[2]] < flag[3]]
+                if not flags:
+                    return
+            now = time.perf_counter()
+            begun = begun or now
+            if yields:
                 os.sched_yield()
-            else:
-                self._sleep(flags, sleep_s)
-                sleep_s = min(LONG_SLEEP_S, sleep_s * 1.2)
-                ended = [flag[0] for flag in flags if boxes[flag[0]].dead()]
+                yields -= 1
+            elif now - begun >= self._look_s:
+                break
+        self._spreading.step_aside({peer: box.core() for peer, box in boxes.items()})
+        sleep_s = SLEEP_S
+        while True:
+            self._sleep(flags, sleep_s)
+            sleep_s = min(LONG_SLEEP_S, sleep_s * 1.2)
+            # What it did before it ended counts: so its flag is looked at once more after its end was seen.
+            ended = [flag[0] for flag in flags if boxes[flag[0]].dead()]
             if meanwhile is not None:
                 meanwhile()
             flags = [flag for flag in flags if flag[1][flag[2]] < flag[3]]
             if not flags:
                 return
-            seconds = time.monotonic() - begun
-            # What it did before it ended counts: so its flag is looked at once more after its end was seen.
             missing = {flag[0] for flag in flags}
             for peer in ended:
                 if peer in missing:
                     self._watch.lost(peer, "has ended: its process is gone")
-            if seconds >= YIELD_S:
-                self._watch.waited(seconds, missing)
+            self._watch.waited(time.perf_counter() - begun, missing)
 
     def _sleep(self, flags: Sequence[Flag], at_most_s: float) -> None:
         self._words[ASLEEP] = 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,17 +145,15 @@ class Shared:
             else:
                 target[:] = self._boxes[peer].arena.bytes[letter.where :][: target.nbytes].view(target.dtype)
         else:
+            length, dtype = len(target), target.dtype
             operands = [
-                self._operand(
-                    self._boxes[each], letters[each].kind, letters[each].where, len(target), target.dtype
-                )
-                if each != self.rank
-                else None
+                None
+                if each == self.rank
+                else self._operand(self._boxes[each], letters[each], 0, length, dtype)
                 for each in gather.sources
             ]
-            self._fold(
-                target, operands, gather.fold, twice=any(each.kind == PRIVATE for each in letters.values())
-            )
+            pieces = split(0, length, self._piece(letters.values(), dtype.itemsize))
+            self._fold(target, pieces, operands, gather.fold)
         for box in boxes:
             box.take()
 
@@ -225,40 +223,46 @@ class Shared:
         return start + int(at[self.rank]), start + int(at[self.rank + 1])
 
     def _fold_part(
-        self, buffer: Array, start: int, stop: int, fold: Fold, finish: Callable[[Array], object] | None
+        self,
+        buffer: Array,
+        start: int,
+        stop: int,
+        fold: Fold,
+        finish: Callable[[Array], object] | None,
     ) -> None:
         """Fold this rank's part of ``start`` to ``stop`` of all buffers into all of them."""
-        own, end = self._part(start, stop)
         operands: list[Operand | None] = []
-        writers, twice = [], False
+        writers = []
+        letters = {peer: self._letter(box, buffer.nbytes) for peer, box in self._boxes.items()}
         for source in range(self.size):
             if source == self.rank:
                 operands.append(None)
                 continue
-            box = self._boxes[source]
-            letter = self._letter(box, buffer.nbytes)
-            twice = twice or letter.kind == PRIVATE
-            begin = letter.where + (own - start if letter.kind == STAGED else own) * buffer.itemsize
-            operands.append(self._operand(box, letter.kind, begin, end - own, buffer.dtype))
-            writers.append(self._writer(box, letter.kind, begin, end - own, buffer.dtype))
-        self._fold(buffer[own:end], operands, fold, finish, writers, twice=twice)
+            box, letter = self._boxes[source], letters[source]
+            origin = start if letter.kind == STAGED else 0
+            operands.append(self._operand(box, letter, origin, stop, buffer.dtype))
+            writers.append(self._writer(box, letter, origin, stop, buffer.dtype))
+        pieces = split(*self._part(start, stop), self._piece(letters.values(), buffer.itemsize))
+        self._fold(buffer, pieces, operands, fold, finish, writers)
+
+    def _piece(self, letters: Iterable[Letter], itemsize: int) -> int:
+        """Return how many elements are folded at a time."""
+        calls = any(letter.kind == PRIVATE for letter in letters)
+        return (PIECES_BYTES << calls) // self.size // itemsize
 
     def _fold(
         self,
         target: Array,
+        pieces: Iterable[tuple[int, int]],
         operands: Sequence[Operand | None],
         fold: Fold,
         finish: Callable[[Array], object] | None = None,
         writers: Sequence[Callable[[int, Array], None]] = (),
-        *,
-        twice: bool,
     ) -> None:
         """Fold operands in their order into ``target``, which is the operand None; finish each piece and give it to writers."""
-        piece = (PIECES_BYTES << twice) // max(2, len(operands)) // target.itemsize
         scratch = self._scratch[0].view(target.dtype)
         first, *others = operands
-        for start in range(0, len(target), piece):
-            stop = min(start + piece, len(target))
+        for start, stop in pieces:
             own = target[start:stop]
             # Once the own operand is folded, its place is free for the total.
             total, out = (own, own) if first is None else (first(start, stop, 0), scratch[: stop - start])
@@ -279,34 +283,41 @@ class Shared:
             self._watch.differs(box.peer)
         return letter
 
-    def _operand(self, box: Box, kind: int, where: int, length: int, dtype: np.dtype[Any]) -> Operand:
-        """Return how to get at ``length`` elements of a peer that begin at ``where``."""
-        if kind != PRIVATE:
-            view = box.arena.bytes[where : where + length * dtype.itemsize].view(dtype)
-            return lambda start, stop, place: view[start:stop]
+    def _operand(self, box: Box, letter: Letter, origin: int, stop: int, dtype: np.dtype[Any]) -> Operand:
+        """Return how to get at elements of a peer, up to ``stop``; what its letter tells of begins at ``origin``."""
+        if letter.kind != PRIVATE:
+            view = self._view(box, letter, stop - origin, dtype)
+            return lambda start, stop, place: view[start - origin : stop - origin]
         places = [scratch.view(dtype) for scratch in self._scratch]
 
         def read(start: int, stop: int, place: int) -> Array:
-            begin, nbytes = where + start * dtype.itemsize, (stop - start) * dtype.itemsize
+            begin, nbytes = letter.where + (start - origin) * dtype.itemsize, (stop - start) * dtype.itemsize
             self._move(box.peer, self._scratch_at[place], begin, nbytes, write=False)
             return places[place][: stop - start]
 
         return read
 
     def _writer(
-        self, box: Box, kind: int, where: int, length: int, dtype: np.dtype[Any]
+        self, box: Box, letter: Letter, origin: int, stop: int, dtype: np.dtype[Any]
     ) -> Callable[[int, Array], None]:
         """Return how to write into them, from an element on."""
-        if kind == PRIVATE:
+        if letter.kind == PRIVATE:
             return lambda start, piece: self._move(
-                box.peer, _address(piece), where + start * dtype.itemsize, piece.nbytes, write=True
+                box.peer,
+                _address(piece),
+                letter.where + (start - origin) * dtype.itemsize,
+                piece.nbytes,
+                write=True,
             )
-        view = box.arena.bytes[where : where + length * dtype.itemsize].view(dtype)
+        view = self._view(box, letter, stop - origin, dtype)
 
         def write(start: int, piece: Array) -> None:
-            view[start : start + len(piece)] = piece
+            view[start - origin : start - origin + len(piece)] = piece
 
         return write
+
+    def _view(self, box: Box, letter: Letter, length: int, dtype: np.dtype[Any]) -> Array:
+        return box.arena.bytes[letter.where : letter.where + length * dtype.itemsize].view(dtype)
 
     def _move(self, peer: int, here: int, there: int, nbytes: int, *, write: bool) -> None:
         memory = self._memories[peer]
@@ -350,6 +361,15 @@ class Shared:
 
     def _check(self, rank: int) -> int:
         return int.from_bytes(self._digest(rank)[:8], "little")
+
+
+def split(start: int, stop: int, length: int) -> list[tuple[int, int]]:
+    """Return ``start`` to ``stop`` in pieces of ``length``, the last one shorter.
+
+    >>> split(3, 8, 2)
+    [(3, 5), (5, 7), (7, 8)]
+    """
+    return [(first, min(first + length, stop)) for first in range(start, stop, length)]
 
 
 def _address(array: Array) -> int:
