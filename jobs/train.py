@@ -188,7 +188,11 @@ class Training:
             with np.errstate(all="ignore"):
                 value, scores = self._score(len(some))(carried, some.inputs, some.targets)
             loss += float(value) * some.targets.size
-            right += int((to_numpy(scores).argmax(axis=-1) == some.targets).sum())
+            found = to_numpy(scores)
+            sure = np.isfinite(found).all(
+                axis=-1
+            )  # of scores that are no numbers argmax names one all the same
+            right += int(((found.argmax(axis=-1) == some.targets) & sure).sum())
             count += some.targets.size
         return loss / count, right / count
 

@@ -102,7 +102,8 @@ class DataSet:
         if not self.by_column:
             return Scaling(shift=np.zeros(1), scale=np.full(1, self.whole))
         scale = learned.inputs.std(axis=0)
-        scale[scale == 0] = 1.0
+        # Asked of the numbers: the deviation of a column of 0.1 is 1e-17, by which another number must not be divided.
+        scale[(learned.inputs == learned.inputs[:1]).all(axis=0) | (scale == 0)] = 1.0
         return Scaling(shift=learned.inputs.mean(axis=0), scale=scale)
 
 
@@ -258,4 +259,4 @@ def entropy_of(targets: Array) -> float:
     """Return the entropy of single classes in nats: the loss of a model that knows how often each comes and no more."""
     counts = np.bincount(targets.reshape(-1))
     shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+    return float((shares * -np.log(shares)).sum())

@@ -230,7 +230,10 @@ def model_from(described: Mapping[str, Any]) -> Model:
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
     }
-    return kind(**values)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise BadJob(f"training: this is no {kind.name}: {described!r:.80} ({error})") from None
 
 
 def count_parameters(params: Tree) -> int:

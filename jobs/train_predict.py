@@ -18,7 +18,8 @@ def predict(path: str, inputs: npt.ArrayLike, *, backend: str = "numpy") -> list
     ``inputs`` has the shape (rows, features), the columns in the order of ``features`` in the file.
 
     Raises:
-        BadInput: the rows have another number of columns, or the file is damaged.
+        BadInput: the rows have another number of columns, or numbers that are not finite or too far out for the model; or the
+            file is damaged.
         BadJob: the weights are of another model.
         MissingInput: there is no such file.
     """
@@ -26,13 +27,24 @@ def predict(path: str, inputs: npt.ArrayLike, *, backend: str = "numpy") -> list
     model = model_from(saved.about["model"])
     if not isinstance(model, Mlp):
         raise BadJob(f"{path} has a {model.name}; classes of rows are predicted by an mlp")
-    rows = np.asarray(inputs, np.float64)
+    try:
+        rows = np.asarray(inputs, np.float64)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{path} is for rows of numbers: {error}") from None
     if rows.ndim != 2 or rows.shape[1] != model.features:
         raise BadInput(f"{path} is for rows of {model.features} numbers, got the shape {rows.shape}")
     dtype = saved.about["settings"]["dtype"]
-    scaling = Scaling(shift=saved.arrays["scaling.shift"], scale=saved.arrays["scaling.scale"])
+    scaling = Scaling(shift=saved.array("scaling.shift"), scale=saved.array("scaling.scale"))
     like = model.start(np.random.default_rng(0), dtype)
     params, given = df.inputs_like(like, "params."), model.inputs(len(rows), dtype)
-    program = df.Program(df.argmax(model.scores(params, given), axis=-1), (params, given), backend=backend)
-    chosen = program(saved.tree("params.", like), scaling.of(rows, dtype))
-    return [saved.about["classes"][at] for at in np.asarray(chosen).tolist()]
+    scores = model.scores(params, given)
+    program = df.Program((df.argmax(scores, axis=-1), df.isfinite(scores)), (params, given), backend=backend)
+    with np.errstate(all="ignore"):  # what is not finite is refused below
+        chosen, finite = map(np.asarray, program(saved.tree("params.", like), scaling.of(rows, dtype)))
+    wrong = np.flatnonzero(~(finite.all(axis=-1) & np.isfinite(rows).all(axis=-1)))
+    if wrong.size:
+        raise BadInput(
+            f"{path}: row {wrong[0]} of those given, counted from 0, has a number that is not finite, or too far from those "
+            f"learned from to compute with: {rows[wrong[0]].tolist()!r:.80}"
+        )
+    return [saved.about["classes"][at] for at in chosen.tolist()]

@@ -27,12 +27,10 @@ from jobs.train_models import (
     model_from,
     show_option,
 )
-from jobs.train_weights import Saved, load, name_arrays, save
-from mapreduce.errors import BadInput, BadJob
+from jobs.train_weights import FORMAT_VERSION, Saved, load, name_arrays, save
+from mapreduce.errors import BadJob
 
 __all__ = ["Diverged", "Run", "Wanted", "prepare"]
-
-FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +139,7 @@ class Run:
             "model": describe_model(training.model), "parameters": count_parameters(state.params), "data": self.wanted.data,
             "settings": asdict(training.settings), "backend": self.wanted.backend, "steps": state.step,
             "epochs": state.step / training.epoch_steps, "loss": losses[-1], "measured_on": "held out" if held_out else "all",
-            "measured_examples": len(held_out or training.examples), "measured_loss": loss, "accuracy": accuracy,
+            "measured_examples": len(held_out or training.examples), "measured_loss": _or_none(loss), "accuracy": accuracy,
             "seconds": seconds, "examples_per_s": examples * per_example / seconds if seconds else None,
             "epoch_losses": losses, "checks": [_plain(check) for check in state.checks.tolist()],
             "entropy": self.entropy,
@@ -178,7 +176,9 @@ def prepare(wanted: Wanted) -> Run:
     check_settings(settings)
     _check_shape(shape)
     data = _read(wanted, reading, shape)
-    if before is not None and data.digest != kept["digest"]:
+    if before is not None and (data.digest, list(data.classes), list(data.features)) != (
+        kept["digest"], kept["classes"], kept["features"],
+    ):  # fmt: skip
         raise BadJob(
             f"training: {wanted.resume} is of other data than {wanted.data} ({kept['data']} as it was then); a run goes on "
             "with the data that it began with"
@@ -241,14 +241,13 @@ def _kept(before: Saved | None) -> Mapping[str, Any]:
 def _check_same(wanted: Wanted, before: Saved) -> None:
     """Refuse what would make another run of the one in the file; the learning rate may change."""
     about = before.about
-    if about.get("version") != FORMAT_VERSION:
-        raise BadInput(
-            f"{wanted.resume}: weights of version {about.get('version')}; this one reads {FORMAT_VERSION}"
-        )
-    found = about["model"]["model"]
+    found = about["model"].get("model")
     if found != wanted.model:
         raise BadJob(f"training: {wanted.resume} has a {found}, not the model {wanted.model}")
     kept = {**about["settings"], **about["model"], **about["reading"]}
+    kept.pop("format", None)  # how the file is read may differ, if the same data come of it
+    if "features" in about["reading"]:
+        kept["features"] = about["features"]  # also where all were meant and none named
     for name, value in wanted.given.items():
         have = tuple(kept[name]) if isinstance(kept.get(name), list) else kept.get(name)
         if name != "learning_rate" and name in kept and have != value:
@@ -269,7 +268,7 @@ def _check_shape(shape: Mapping[str, Any]) -> None:
 def _state_of(before: Saved, like: State) -> State:
     return State(
         params=before.tree("params.", like.params), memory=before.tree("optimiser.", like.memory),
-        losses=before.arrays["history.losses"], checks=before.arrays["history.checks"],
+        losses=before.array("history.losses"), checks=before.array("history.checks"),
     )  # fmt: skip
 
 
@@ -297,4 +296,8 @@ def _scaled(examples: Examples, scaling: Scaling | None, settings: Settings) -> 
 
 
 def _plain(check: list[float]) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in check]
+    return [_or_none(value) for value in check]
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -8,6 +8,7 @@ In Arrow IPC a row is an array: ``name``, ``dtype``, ``shape`` and ``data``, its
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -23,6 +24,12 @@ from dag.dataflow.trees import flatten, names
 from mapreduce.errors import BadInput, BadJob, MissingInput
 
 Arrays = dict[str, npt.NDArray[Any]]
+
+FORMAT_VERSION = 1
+#: What is told of weights, and of what type; see ``Run.saved``.
+ABOUT: dict[str, type] = {
+    "model": dict, "settings": dict, "reading": dict, "data": str, "digest": str, "classes": list, "features": list, "until": int,
+}  # fmt: skip
 
 FORMATS = (".safetensors", ".arrow")
 _ARRAYS = pa.schema(
@@ -51,15 +58,21 @@ class Saved:
         leaves, rebuild = flatten(like)
         return rebuild(
             [
-                self._array(name, np.asarray(leaf))
+                self.array_like(name, np.asarray(leaf))
                 for name, leaf in zip(names(like, prefix), leaves, strict=True)
             ]
         )
 
-    def _array(self, name: str, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """Return an array by name; raises BadInput if it is missing."""
         found = self.arrays.get(name)
         if found is None:
             raise BadInput(f"training: the weights have no array {name!r}; they are of another model")
+        return found
+
+    def array_like(self, name: str, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return an array by name; raises BadInput if it is missing, or has another shape or dtype than ``like``."""
+        found = self.array(name)
         if found.shape != like.shape or found.dtype != like.dtype:
             raise BadInput(
                 f"training: the array {name!r} of the weights is {found.dtype} {found.shape}, wanted is {like.dtype} {like.shape}"
@@ -81,14 +94,35 @@ def check_target(path: str) -> None:
         raise BadJob(f"training: the folder of {path} does not exist")
     if file.is_dir():
         raise BadJob(f"training: {path} is a folder; name a file")
+    check_writable("--save", str(_part(file)))
     if file.suffix == ".safetensors":
         _safetensors()
+
+
+def check_writable(option: str, path: str) -> None:
+    """Raise BadJob if a file cannot be written: before a long run, not after it."""
+    file = Path(path)
+    try:
+        if not file.exists():
+            file.touch(exist_ok=False)
+            file.unlink()
+        elif not os.access(file, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise BadJob(
+            f"training: {option}: cannot write in {file.absolute().parent}: {error.strerror}"
+        ) from None
+
+
+def _part(target: Path) -> Path:
+    """Return the file that is written before it takes the place of the target."""
+    return target.with_name(f".{target.name}.{os.getpid()}.part")
 
 
 def save(path: str, saved: Saved) -> None:
     """Write weights so that at any time the file is the old one or the new one, whole."""
     target = Path(path).absolute()
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part = _part(target)
     about = json.dumps(dict(saved.about), sort_keys=True)
     try:
         with open(part, "wb") as file:
@@ -102,9 +136,11 @@ def save(path: str, saved: Saved) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             part.unlink()
+        if isinstance(error, OSError):  # the file that a person knows, not the one beside it
+            raise OSError(error.errno, error.strerror, path) from error
         raise
 
 
@@ -129,6 +165,16 @@ def load(path: str) -> Saved:
         raise
     except Exception as error:
         raise BadInput(f"{path}: no weights that mr train has saved, or damaged: {error}") from error
+    if not isinstance(found, dict):
+        raise BadInput(f"{path}: no weights that mr train has saved, or damaged: about is {found!r:.40}")
+    if found.get("version") != FORMAT_VERSION:
+        raise BadInput(f"{path}: weights of version {found.get('version')}; this one reads {FORMAT_VERSION}")
+    for name, kind in ABOUT.items():
+        if not isinstance(found.get(name), kind):
+            raise BadInput(
+                f"{path}: no weights that mr train has saved, or damaged: {name} must be a {kind.__name__}, got "
+                f"{found.get(name)!r:.40}"
+            )
     return Saved(arrays=arrays, about=found)
 
 

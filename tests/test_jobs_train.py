@@ -27,6 +27,7 @@ from jobs.train_models import Mlp, Transformer, describe_model, glorot, he, mode
 from jobs.train_predict import predict
 from jobs.train_run import Run, Wanted, prepare
 from jobs.train_weights import load
+from mapreduce.errors import BadInput
 
 TEXT = Path(__file__).parent.parent / "docs" / "jobs.md"
 
@@ -331,6 +332,31 @@ def test_saved_weights_predict_the_classes_that_training_measured(mr: MrCommand)
     assert (np.array(found) == names).mean() == result["accuracy"] > 0.7
     assert result["measured_on"] == "all"
     assert "on what it learned from" in ended.err
+
+
+def test_a_column_that_never_changed_decides_nothing_when_it_does(mr: MrCommand) -> None:
+    ups = np.arange(60) % 2
+    table = pa.table(
+        [pa.array(np.full(60, 0.1)), pa.array(ups + np.arange(60) / 100), pa.array(ups)], ["a", "b", "label"]
+    )
+    pq.write_table(table, mr.folder / "p.parquet")
+    words = "mlp p.parquet --validation 0 --epochs 60 --layers 8 --learning-rate 0.01 --save w.arrow --quiet"
+    assert mr("train", *words.split()).code == 0
+    for a in (0.1, 0.1000001, 0.2, 0.0):
+        assert predict("w.arrow", [[a, -0.2], [a, 2.0]]) == ["0", "1"]
+
+
+def test_rows_that_cannot_be_computed_with_have_no_class(mr: MrCommand) -> None:
+    write_points(mr.folder / "points.parquet")
+    assert mr("train", "mlp", "points.parquet", "--epochs", 1, "--save", "w.arrow", "--quiet").code == 0
+    for wrong in (math.nan, math.inf, 1e300):
+        with pytest.raises(
+            BadInput, match=r"w\.arrow: row 1 of those given, counted from 0, has a number that is not finite"
+        ):
+            predict("w.arrow", [[0, 0, 0], [0, wrong, 0]])
+    with pytest.raises(BadInput, match=r"w\.arrow is for rows of numbers: could not convert"):
+        predict("w.arrow", [["a", 0, 0]])
+    assert predict("w.arrow", np.zeros((0, 3))) == []
 
 
 # -- data -------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from mr_command import MrCommand
 
@@ -94,6 +96,19 @@ def test_the_defaults_that_are_told_are_those_of_the_models(mr: MrCommand) -> No
         assert f"{rates} for the {kind.name}" in guide
 
 
+def write_about(path: Path, about: Any) -> None:
+    """Write weights without arrays, of which this is told."""
+    columns = {
+        "name": pa.string(),
+        "dtype": pa.string(),
+        "shape": pa.list_(pa.int64()),
+        "data": pa.large_binary(),
+    }
+    schema = pa.schema(columns, metadata={"mrdag": json.dumps(about)})
+    with pa.ipc.new_file(path, schema) as writer:
+        writer.write_table(schema.empty_table())
+
+
 # -- what is refused --------------------------------------------------------------------------------
 
 
@@ -122,6 +137,15 @@ def test_the_defaults_that_are_told_are_those_of_the_models(mr: MrCommand) -> No
         ("mlp p.csv --resume w.arrow", "there are no weights w.arrow"),
         ("mlp p.csv --resume broken.arrow", "broken.arrow: no weights that mr train has saved, or damaged"),
         ("mlp p.csv --resume broken.safetensors", "broken.safetensors: no weights that mr train has saved, or damaged"),
+        ("mlp p.csv --resume list.arrow", "list.arrow: no weights that mr train has saved, or damaged: about is []"),
+        ("mlp p.csv --resume old.arrow", "old.arrow: weights of version None; this one reads 1"),
+        ("mlp p.csv --resume less.arrow", "no weights that mr train has saved, or damaged: model must be a dict"),
+        ("mlp p.csv --resume odd.arrow", "odd.arrow has a None, not the model mlp"),
+        ("mlp p.csv --save /proc/w.arrow", "training: --save: cannot write in /proc: "),
+        ("mlp p.csv --json /proc/r.json", "training: --json: cannot write in /proc: "),
+        ("mlp p.csv --curve /proc/c.svg", "training: --curve: cannot write in /proc: "),
+        ("mlp p.csv --epochs 1 --layers 4 --json /dev/full", "/dev/full: No space left on device"),
+        ("mlp p.csv --layers 100000000000000", "training: there is not enough memory: "),
         ("transformer short.txt", "short.txt has 10 characters; two windows of --context 64 and one more are needed"),
         ("transformer latin.txt", "latin.txt: byte 2 is not UTF-8"),
         ("transformer sklearn:iris", "the transformer learns from a text file, not from sklearn:iris"),
@@ -135,6 +159,19 @@ def test_bad_input_is_one_clear_line(mr: MrCommand, words: str, complaint: str) 
     }.items():  # fmt: skip
         (mr.folder / name).write_text(content)
     (mr.folder / "latin.txt").write_bytes(b"ca\xe9" * 99)
+    about = {
+        "settings": {},
+        "reading": {},
+        "data": "",
+        "digest": "",
+        "classes": [],
+        "features": [],
+        "until": 1,
+    }
+    write_about(mr.folder / "list.arrow", [])
+    write_about(mr.folder / "old.arrow", {})
+    write_about(mr.folder / "less.arrow", {"version": 1})
+    write_about(mr.folder / "odd.arrow", {"version": 1, "model": {}, **about})
     ended = mr("train", *words.split(), "--quiet")
     assert ended.code == 1, ended
     assert complaint in ended.complaint
@@ -174,12 +211,17 @@ def test_words_that_do_not_go_together_are_a_wrong_command_line(
         ("mlp p.csv --batch 7", "w.arrow was trained with --batch 20, not 7; leave the option out to go on"),
         ("mlp p.csv --layers 5", "w.arrow was trained with --layers 4,4, not 5"),
         ("mlp other.csv --epochs 3", "w.arrow is of other data than other.csv (p.csv as it was then)"),
+        ("mlp names.csv --epochs 3", "w.arrow is of other data than names.csv"),
+        ("mlp classes.csv --epochs 3", "w.arrow is of other data than classes.csv"),
+        ("mlp p.csv --features a --epochs 3", "w.arrow was trained with --features a,b, not a; leave the option out"),
         ("transformer p.csv", "w.arrow has a mlp, not the model transformer"),
     ],
 )  # fmt: skip
 def test_what_would_not_go_on_as_it_began_is_refused(mr: MrCommand, words: str, complaint: str) -> None:
     (mr.folder / "p.csv").write_text(CSV)
     (mr.folder / "other.csv").write_text(CSV.replace("6,", "5,"))
+    (mr.folder / "names.csv").write_text(CSV.replace("a,b", "b,a"))
+    (mr.folder / "classes.csv").write_text(CSV.replace(",0\n", ",2\n").replace(",1\n", ",3\n"))
     begin = (
         "train",
         "mlp",
@@ -211,6 +253,21 @@ def test_what_would_not_go_on_as_it_began_is_refused(mr: MrCommand, words: str, 
         "--quiet",
     )
     assert mr(*slower).code == 0  # only the rate may change
+    (mr.folder / "moved").write_text(CSV)
+    words = "mlp moved --format csv --features a,b --epochs 3 --resume w.arrow --quiet"
+    assert mr("train", *words.split()).code == 0  # and where the same data are read from
+
+
+def test_what_is_not_finite_is_null_in_json(mr: MrCommand) -> None:
+    (mr.folder / "p.csv").write_text(CSV)
+    wild = "train mlp p.csv --optimiser sgd --learning-rate 1e30 --steps 1 --layers 4 --json r.json"
+    ended = mr(*wild.split())
+    assert ended.code == 0
+    assert "held out loss not finite" in ended.err
+    found = json.loads((mr.folder / "r.json").read_text(), parse_constant=pytest.fail)
+    assert found["measured_loss"] is None
+    assert found["checks"] == [[None, 0]]
+    assert found["accuracy"] == 0  # scores that are no numbers are no guess
 
 
 def test_a_loss_that_is_nan_points_to_check_nan_which_names_the_node(mr: MrCommand) -> None:

@@ -88,10 +88,12 @@ def train(
     if overwrite and save is None:
         raise click.UsageError("--overwrite goes with --save")
 
-    from jobs.train_progress import TrainingProgress
-    from jobs.train_run import Wanted, prepare
-    from jobs.train_weights import check_target
+    from jobs.train_run import Wanted
+    from jobs.train_weights import check_target, check_writable
 
+    for option, file in (("--curve", curve), ("--json", json_file)):
+        if file is not None:
+            check_writable(option, file)
     if save is not None:
         check_target(save)
         same = resume is not None and Path(save).absolute() == Path(resume).absolute()
@@ -103,6 +105,23 @@ def train(
         model=model, data=data, given=given, epochs=epochs, steps=steps, resume=resume, backend=backend,
         check_nan=check_nan,
     )  # fmt: skip
+    try:
+        _train(wanted, save=save, curve=curve, json_file=json_file, quiet=quiet)
+    except MemoryError as error:
+        from mapreduce.errors import BadJob
+
+        raise BadJob(
+            f"training: there is not enough memory: {str(error) or 'an array does not fit'}; a smaller model, --batch or "
+            "--context needs less"
+        ) from None
+
+
+def _train(
+    wanted: Wanted, *, save: str | None, curve: str | None, json_file: str | None, quiet: bool
+) -> None:
+    from jobs.train_progress import TrainingProgress
+    from jobs.train_run import prepare
+
     run = prepare(wanted)
     before = run.state.step
     if not quiet:
@@ -115,9 +134,9 @@ def train(
         run.go(save_to=save, report=progress.report, stop=lambda: signals.number is not None)
     result = run.result(seconds=time.monotonic() - began, steps_before=before)
     if curve is not None:
-        Path(curve).write_text(draw(run), encoding="utf-8")
+        _write(curve, draw(run))
     if json_file is not None:
-        Path(json_file).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        _write(json_file, json.dumps(result, indent=1) + "\n")
     if not quiet:
         click.echo(say_end(result, run), err=True)
         for what, file in (("weights", save), ("curve", curve)):
@@ -129,6 +148,15 @@ def train(
             err=True,
         )
         raise SystemExit(128 + signals.number)
+
+
+def _write(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OSError(
+            error.errno, error.strerror, file
+        ) from error  # which names no file where the disk is full
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
@@ -194,7 +222,8 @@ def say_end(result: dict[str, Any], run: Run) -> str:
     if result["entropy"] is not None:
         whole += f" (single characters {result['entropy']:.4f})"
     if result["measured_on"] == "held out":
-        whole += f"; held out loss {result['measured_loss']:.4f}, accuracy {result['accuracy']:.1%}"
+        loss = result["measured_loss"]
+        whole += f"; held out loss {'not finite' if loss is None else f'{loss:.4f}'}, accuracy {result['accuracy']:.1%}"
     else:
         whole += f", accuracy {result['accuracy']:.1%} on what it learned from"
     rate = f", {result['examples_per_s']:,.0f} {unit}/s" if result["examples_per_s"] else ""
