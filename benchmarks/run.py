@@ -12,12 +12,14 @@ import argparse
 from pathlib import Path
 
 from allreduce import allreduce
+from calibration import calibration
 from counting import wordcount, wordcount_records
 from dataflow import dataflow
 from graph_engine import graph_cache, graph_overhead, graph_sort
 from graphs import graph_gradient, graph_kmeans, graph_pagerank
 from measuring import HERE, RESULTS
 from running import coordinator, startup, store
+from slow_networks import slow_networks
 from sorting import memory, small_files, sort, sort_variable
 from table import update
 
@@ -39,8 +41,10 @@ BENCHMARKS = {
         graph_sort,
         graph_cache,
         graph_overhead,
+        calibration,
         dataflow,
         allreduce,
+        slow_networks,
     )
 }
 

@@ -26,6 +26,8 @@ ORDER = (
     "graph_overhead",
     "dataflow",
     "allreduce",
+    "slow_networks",
+    "calibration",
 )
 
 

@@ -6,20 +6,29 @@ from run to run, below which no model can get.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from dag.collectives import algorithms, launch
+from dag.collectives.calibrate import Machine, Timed, fit, predict
 
 from .allreduce import WrongResult
 from .allreduce_rank import Done, Task, measure_each
+from .allreduce_report import say_time
 from .report.derive import Spread, spread
+from .report.tables import Cell, Table
+from .report.terminal import grid
 from .sizes import format_size
 
 RANKS = tuple(range(2, 9))
 SIZES = (1_000, 64_000, 1_000_000, 8_000_000)
 RUNS = 10
 ITEMSIZE = 4
+#: The model is fitted to these alone; the other algorithms, and all other numbers of ranks, it has not seen.
+FITTED_RANKS = (2, 4, 8)
+FITTED = ("sharded", "ring", "doubling", "tree")
 #: Within so much of what was measured: the aim for 2 ranks, and for more ranks than cores.
 AIMS = {2: 0.15, 3: 0.30}
 
@@ -100,3 +109,183 @@ def measure_machine(
                 for name in names
             ]
     return cases
+
+
+def predict_all(cases: Sequence[Case], *, cores: int, transport: str) -> tuple[Machine, list[Case]]:
+    """Return the model fitted to some of the cases (``FITTED``), and all cases with what it predicts.
+
+    Raises:
+        BadCollective: there are too few to fit a model to.
+    """
+    most = max((case.ranks for case in cases), default=0)
+    known = [
+        case.ranks in (*FITTED_RANKS, most) and case.algorithm in FITTED and case.nbytes > 0 for case in cases
+    ]
+    machine = fit(
+        [
+            Timed(algorithm=case.algorithm, ranks=case.ranks, nbytes=case.nbytes, seconds=case.spread.median)
+            for case, fitted in zip(cases, known, strict=True)
+            if fitted
+        ],
+        cores=cores,
+        pulled=transport == "shm",
+        itemsize=ITEMSIZE,
+    )
+    return machine, [
+        replace(
+            case,
+            fitted=fitted,
+            predicted_s=predict(
+                machine,
+                Timed(algorithm=case.algorithm, ranks=case.ranks, nbytes=case.nbytes),
+                itemsize=ITEMSIZE,
+            ),
+        )
+        for case, fitted in zip(cases, known, strict=True)
+    ]
+
+
+CASE_HEAD = ("ranks", "bytes", "algorithm", "measured", "spread", "predicted", "error", "")
+SUMMARY_HEAD = ("ranks", "cases", "median error", "largest error", "within aim", "aim", "median spread")
+
+
+def aim_of(ranks: int) -> float:
+    """Return within how much of what was measured a prediction is to be."""
+    return AIMS[2] if ranks <= 2 else AIMS[3]
+
+
+def case_table(cases: Sequence[Case]) -> Table:
+    """Return measured beside predicted, case by case."""
+    rows = []
+    for case in cases:
+        assert case.predicted_s is not None
+        beyond = abs(case.error) > aim_of(case.ranks)
+        rows.append(
+            (
+                Cell(text=str(case.ranks)),
+                Cell(text=format_size(case.nbytes)),
+                Cell(text=case.algorithm),
+                Cell(text=say_time(case.spread.median)),
+                Cell(text=f"± {case.noise:.0%}"),
+                Cell(text=say_time(case.predicted_s)),
+                Cell(text=f"{case.error:+.0%}", marked=beyond),
+                Cell(text="fitted" if case.fitted else ""),
+            )
+        )
+    return Table(head=CASE_HEAD, rows=tuple(rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """How good the predictions for some ranks are: errors without their sign, of what the model was not fitted to."""
+
+    ranks: str
+    cases: int
+    median_error: float
+    largest_error: float
+    within: int
+    aim: float
+    median_noise: float
+
+
+def summarise(cases: Sequence[Case]) -> list[Summary]:
+    """Return the errors for 2 ranks, for more together, and for each number of these."""
+    numbers = sorted({case.ranks for case in cases})
+    more = [number for number in numbers if number > 2]
+    groups = {
+        "2": [2],
+        f"{more[0]} to {more[-1]}" if more else "more": more,
+        **{str(each): [each] for each in more},
+    }
+    found = []
+    for label, group in groups.items():
+        some = [case for case in cases if case.ranks in group and not case.fitted]
+        if some:
+            found.append(_summary(label, some))
+    return found
+
+
+def _summary(label: str, cases: Sequence[Case]) -> Summary:
+    errors = [abs(case.error) for case in cases]
+    return Summary(
+        ranks=label,
+        cases=len(cases),
+        median_error=statistics.median(errors),
+        largest_error=max(errors),
+        within=sum(error <= aim_of(case.ranks) for error, case in zip(errors, cases, strict=True)),
+        aim=aim_of(cases[0].ranks),
+        median_noise=statistics.median(case.noise for case in cases),
+    )
+
+
+def summary_table(cases: Sequence[Case]) -> Table:
+    """Return the errors by number of ranks as a table."""
+    rows = [
+        (
+            Cell(text=each.ranks),
+            Cell(text=str(each.cases)),
+            Cell(text=f"{each.median_error:.0%}", marked=each.median_error > each.aim),
+            Cell(text=f"{each.largest_error:.0%}"),
+            Cell(text=f"{each.within} of {each.cases}"),
+            Cell(text=f"{each.aim:.0%}"),
+            Cell(text=f"± {each.median_noise:.0%}"),
+        )
+        for each in summarise(cases)
+    ]
+    return Table(head=SUMMARY_HEAD, rows=tuple(rows))
+
+
+def print_calibration(machine: Machine, cases: Sequence[Case]) -> None:
+    """Print measured beside predicted, the errors by number of ranks, and the model."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    console.print(grid(case_table(cases)))
+    console.print()
+    console.print(grid(summary_table(cases)))
+    for line in describe(machine, cases):
+        console.print(line, highlight=False, markup=False, style="dim")
+
+
+def describe(machine: Machine, cases: Sequence[Case]) -> list[str]:
+    """Return the model and how to read the errors, in sentences."""
+    bytes_ = "; ".join(
+        f"{format_size(each.memory_bytes)} {each.move_s * 1e9:.3g} and {each.fold_s * 1e9:.3g}"
+        for each in machine.bytes_
+    )
+    seen = sum(case.fitted for case in cases)
+    on = f"{', '.join(FITTED)} on {', '.join(map(str, sorted({case.ranks for case in cases if case.fitted})))} ranks"
+    return [
+        f"The model was fitted to {seen} of {len(cases)} cases ({on}), which it meets within about {machine.error:.0%}; the "
+        "errors by ranks are those of the others.",
+        f"The model: a call {say_time(machine.start_s)}, a hop {say_time(machine.latency_s)}, a message "
+        f"{say_time(machine.overhead_s)} more, from rank to rank on one core {say_time(machine.turn_s)}; ns to move and to fold "
+        f"a byte, by the memory of all ranks: {bytes_}.",
+        "spread: half the interval that holds the true median with 95 %, by the median: no model can be nearer than that.",
+    ]
+
+
+def calibration_to_json(model: Machine, cases: Sequence[Case], **facts: Any) -> dict[str, Any]:
+    """Return model, cases and errors as JSON."""
+    return {
+        "schema_version": 1,
+        **facts,
+        "model": asdict(model),
+        "errors": [asdict(each) for each in summarise(cases)],
+        "cases": [
+            {
+                **{
+                    name: getattr(case, name)
+                    for name in ("algorithm", "ranks", "nbytes", "fitted", "predicted_s")
+                },
+                "median_s": case.spread.median,
+                "low_s": case.spread.low,
+                "high_s": case.spread.high,
+                "error": case.error,
+                "seconds": list(case.seconds),
+            }
+            for case in cases
+        ],
+    }

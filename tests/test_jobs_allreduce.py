@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from mr_command import MrCommand
 
 from dag.collectives import algorithms, count, plan
+from dag.collectives.calibrate import ByteCosts, Machine, Timed, predict
 from jobs.allreduce import schedule_of
+from jobs.allreduce_calibrate import FITTED, Case, predict_all, summarise
 from jobs.allreduce_plot import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, Series, draw_plot
 from jobs.allreduce_rank import PERIOD, bring, dtype_of, find_wrong, fold
 from jobs.allreduce_report import say_time
@@ -230,6 +232,63 @@ def test_a_wrong_command_line_is_refused_before_anything_starts(
     ended = mr("allreduce", *words)
     assert ended.code == 2
     assert complaint in ended.err
+
+
+# -- a model of the machine ---------------------------------------------------------------------------
+
+
+def test_calibrating_measures_fits_and_says_of_each_case_how_far_the_prediction_is_off(mr: MrCommand) -> None:
+    ended = mr(
+        "allreduce", "--calibrate", "--ranks", 2, "--bytes", "1KB,100KB", "--runs", 1, "--json", "model.json"
+    )
+    assert ended.code == 0, ended.err
+    found = json.loads((mr.folder / "model.json").read_text())
+    cases = {(case["algorithm"], case["nbytes"]): case for case in found["cases"]}
+    names = [name for name in algorithms() if name != "machine_tree"]
+    assert set(cases) == {(name, size) for name in names for size in (1000, 100_000)}
+    assert {name for (name, _), case in cases.items() if case["fitted"]} == set(FITTED)
+    for case in cases.values():
+        assert case["error"] == pytest.approx(case["predicted_s"] / case["median_s"] - 1)
+    others = [abs(case["error"]) for case in cases.values() if not case["fitted"]]
+    (errors,) = found["errors"]
+    assert (errors["ranks"], errors["cases"], errors["aim"]) == ("2", 12, 0.15)
+    assert errors["largest_error"] == pytest.approx(max(others))
+    assert errors["within"] == sum(error <= 0.15 for error in others)
+    lines = ended.out.splitlines()
+    assert sum(bool(re.match(r"2 +1(00 k|\.00 k)B", line)) for line in lines) == 20
+
+
+def test_a_machine_that_is_as_the_model_has_it_is_predicted_for_what_was_not_measured() -> None:
+    machine = Machine(
+        cores=2, pulled=True, start_s=10e-6, latency_s=15e-6, overhead_s=5e-6, turn_s=40e-6, held_factor=2.0,
+        bytes_=(
+            ByteCosts(memory_bytes=2000, move_s=1e-10, fold_s=2e-10),
+            ByteCosts(memory_bytes=64_000_000, move_s=3e-10, fold_s=5e-10),
+        ),
+    )  # fmt: skip
+    cases = [
+        Case(
+            algorithm=name,
+            ranks=ranks,
+            nbytes=nbytes,
+            seconds=(predict(machine, Timed(algorithm=name, ranks=ranks, nbytes=nbytes)),) * 3,
+        )
+        for name in ("sharded", "ring", "doubling", "tree", "halving", "central")
+        for ranks in (2, 3, 4, 5)
+        for nbytes in (1000, 64_000, 1_000_000, 8_000_000)
+    ]
+    _, predicted = predict_all(cases, cores=2, transport="shm")
+    assert sum(case.fitted for case in predicted) == 4 * 3 * 4
+    assert max(abs(case.error) for case in predicted) < 0.1
+    found = {each.ranks: (each.within, each.cases) for each in summarise(predicted)}
+    assert found == {"2": (8, 8), "3 to 5": (40, 40), "3": (24, 24), "4": (8, 8), "5": (8, 8)}
+
+
+@pytest.mark.parametrize("words", [("--op", "max"), ("--report", "x.html"), ("--algorithm", "ring")])
+def test_what_calibrating_decides_itself_is_not_taken(mr: MrCommand, words: tuple[str, str]) -> None:
+    ended = mr("allreduce", "--calibrate", *words)
+    assert ended.code == 2
+    assert f"{words[0]} does not go with --calibrate" in ended.err
 
 
 # -- its parts --------------------------------------------------------------------------------------

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from jobs.sizes import parse_size
 
@@ -37,7 +39,13 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--algorithm", "said", default="all", show_default=True, help="all, auto, or names with commas."
 )
-@click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Processes.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Processes; with --calibrate 2 to so many [8].",
+)
 @click.option(
     "--bytes", "sizes", type=Sizes(), default="1KB,1MB,16MB", show_default=True, help="Of each rank."
 )
@@ -82,6 +90,25 @@ def allreduce(
     for option, file in (("--json", json_file), ("--report", report)):
         if file is not None and not Path(file).absolute().parent.is_dir():
             raise click.UsageError(f"{option}: the folder of {file} does not exist")
+    if calibrating:
+        given = {
+            name
+            for name in context.params
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        }
+        for name in sorted(given & _NOT_CALIBRATED.keys()):
+            raise click.UsageError(
+                f"{_NOT_CALIBRATED[name]} does not go with --calibrate, which measures a set of its own"
+            )
+        _calibrate(
+            transport or "shm",
+            ranks if "ranks" in given else None,
+            sizes if "sizes" in given else None,
+            runs,
+            json_file,
+            quiet,
+        )
+        return
     from jobs.allreduce import Wanted, names_of, operator_of, run
 
     chosen = operator_of(op)
@@ -105,6 +132,41 @@ def allreduce(
         for what, file in (("measured", json_file), ("report", report)):
             if file is not None:
                 click.echo(f"{what}: {file}", err=True)
+
+
+#: What --calibrate decides itself.
+_NOT_CALIBRATED = {
+    "said": "--algorithm", "dtype": "--dtype", "op": "--op", "arrays": "--arrays", "scheduler": "--scheduler",
+    "report": "--report",
+}  # fmt: skip
+
+
+def _calibrate(
+    transport: str,
+    ranks: int | None,
+    sizes: tuple[int, ...] | None,
+    runs: int | None,
+    json_file: str | None,
+    quiet: bool,
+) -> None:
+    from jobs import allreduce_calibrate as calibrating
+
+    cores = len(os.sched_getaffinity(0))
+    cases = calibrating.measure_machine(
+        transport,
+        ranks=calibrating.RANKS if ranks is None else range(2, ranks + 1),
+        sizes=sizes or calibrating.SIZES,
+        runs=runs or calibrating.RUNS,
+        tell=tell_of(quiet),
+    )
+    machine, predicted = calibrating.predict_all(cases, cores=cores, transport=transport)
+    if json_file is not None:
+        found = calibrating.calibration_to_json(machine, predicted, **facts(), transport=transport)
+        Path(json_file).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if not quiet:
+        calibrating.print_calibration(machine, predicted)
+        if json_file is not None:
+            click.echo(f"measured: {json_file}", err=True)
 
 
 def tell_of(quiet: bool) -> Any:
