@@ -28,7 +28,7 @@ from jobs.train_models import (
     show_option,
 )
 from jobs.train_weights import FORMAT_VERSION, Saved, load, name_arrays, save
-from mapreduce.errors import BadJob
+from mapreduce.errors import BadJob, MissingInput
 
 __all__ = ["Diverged", "Run", "Wanted", "prepare"]
 
@@ -221,7 +221,13 @@ def _read(wanted: Wanted, reading: Mapping[str, Any], shape: Mapping[str, Any]) 
             raise BadJob(f"training: the transformer learns from a text file, not from {wanted.data}")
         return read_text(wanted.data, context=shape["context"])
     if not named:
-        return read_points(wanted.data, **reading)
+        try:
+            return read_points(wanted.data, **reading)
+        except MissingInput as error:
+            meant = [name for name in NAMED if name.endswith(f":{wanted.data}")]
+            if not meant:
+                raise
+            raise MissingInput(f"{error}; did you mean {meant[0]}?") from None
     for name in READING["mlp"]:
         if name in wanted.given:
             raise BadJob(f"training: --{name} is for tables; {wanted.data} has its own")

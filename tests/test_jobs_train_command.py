@@ -116,6 +116,7 @@ def write_about(path: Path, about: Any) -> None:
     ("words", "complaint"),
     [
         ("mlp nothing.csv", "nothing.csv"),
+        ("mlp digits", "digits does not exist; did you mean sklearn:digits?"),
         ("mlp p.csv --label klass", "training: there is no column 'klass' for label=; the columns are: a, b, label"),
         ("mlp p.csv --features a,c", "there is no column 'c' for feature="),
         ("mlp bad.csv", "training: cells that are empty, NaN or infinite, by column: 'a' 1 (the first in row 2)"),
@@ -185,6 +186,7 @@ def test_bad_input_is_one_clear_line(mr: MrCommand, words: str, complaint: str) 
         ("mlp p.csv --layers 8;8", "--layers are whole numbers with commas, as in 512,512; got '8;8'"),
         ("mlp p.csv --epochs 2 --steps 3", "--epochs and --steps both say when to end: give one"),
         ("mlp p.csv --overwrite", "--overwrite goes with --save"),
+        ("mlp p.csv --curve c.png", "--curve: the picture is SVG; name it NAME.svg, got c.png"),
         ("mlp p.csv --curve no/c.svg", "--curve: the folder of no/c.svg does not exist"),
         (
             "mlp p.csv --save there.arrow",

@@ -82,6 +82,8 @@ def train(
         given["layers"] = parse_layers(given["layers"])
     if "features" in given:
         given["features"] = tuple(name.strip() for name in given["features"].split(",") if name.strip())
+    if curve is not None and Path(curve).suffix != ".svg":
+        raise click.UsageError(f"--curve: the picture is SVG; name it NAME.svg, got {curve}")
     for option, file in (("--curve", curve), ("--json", json_file)):
         if file is not None and not Path(file).absolute().parent.is_dir():
             raise click.UsageError(f"{option}: the folder of {file} does not exist")
