@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import browse, needs_browser
 from dask_cluster import started_cluster
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,12 +20,12 @@ from mr_command import MrCommand
 
 from dag.collectives import algorithms, count, plan
 from dag.collectives.calibrate import ByteCosts, Machine, Timed, predict
-from jobs.allreduce import schedule_of
+from jobs.allreduce import Measured, Row, Wanted, schedule_of
 from jobs.allreduce_calibrate import FITTED, Case, predict_all, summarise
 from jobs.allreduce_plot import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, Series, draw_plot
 from jobs.allreduce_rank import PERIOD, bring, dtype_of, find_wrong, fold
-from jobs.allreduce_report import say_time
-from jobs.allreduce_roof import asked
+from jobs.allreduce_report import say_time, to_html
+from jobs.allreduce_roof import Roof, asked
 
 OPERATORS = """
 from dag.collectives import Operator
@@ -150,6 +151,66 @@ def test_ranks_on_the_workers_of_a_dask_cluster_are_measured_too(mr: MrCommand, 
     found = json.loads((mr.folder / "cluster.json").read_text())
     # There is no one memory to compare with.
     assert (found["roofs"], found["rows"][0]["roof_share"], len(found["rows"])) == ([], None, 1)
+
+
+PROBE = """<script>
+const head = [...document.querySelectorAll("#numbers table th")].find(th => th.textContent === "bytes/rank");
+head.querySelector("button").click();
+const rows = [...head.closest("table").tBodies[0].rows];
+const values = rows.map(row => Number(row.cells[head.cellIndex].dataset.v));
+document.body.dataset.sorted = values.length === 11 && values.every((v, i) => !i || values[i - 1] <= v);
+const wrong = [];
+let seen = 0;
+for (const plot of document.querySelectorAll("svg.plot")) {
+  const frame = plot.getBoundingClientRect();
+  const boxes = [...plot.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()]);
+  seen += boxes.length;
+  boxes.forEach(([words, box], at) => {
+    if (box.left < frame.left || box.right > frame.right || box.top < frame.top || box.bottom > frame.bottom) wrong.push(words);
+    boxes.slice(0, at).forEach(([other, its]) => {
+      const apart = box.left > its.right || its.left > box.right || box.top > its.bottom - 2 || its.top > box.bottom - 2;
+      if (!apart) wrong.push(words + " on " + other);
+    });
+  });
+}
+document.body.dataset.wrong = wrong.join("; ");
+document.body.dataset.seen = seen > 40;
+document.body.dataset.wide = document.documentElement.scrollWidth > innerWidth;
+</script>"""
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [500, 1200])
+def test_a_browser_sorts_the_tables_and_no_word_in_a_plot_lies_on_another_or_outside(
+    tmp_path: Path, width: int
+) -> None:
+    rng = np.random.default_rng(5)
+    sizes = (1000, 64_000, 1_000_000, 16_000_000, 256_000_000)
+    rows = []
+    for nbytes in sizes:
+        for name in algorithms():
+            schedule = schedule_of(name, 4, nbytes)
+            seconds = tuple((2e-4 + nbytes * 2e-9) * rng.uniform(1, 1.3, 7))
+            rows.append(
+                Row(
+                    name=name, nbytes=nbytes, itemsize=4, ranks=4, seconds=seconds, roof_s=1e-4,
+                    counts=count(schedule, nbytes // 4),
+                )
+            )  # fmt: skip
+    roofs = {nbytes: Roof(what="memory", bytes_per_s=2e10) for nbytes in sizes}
+    wanted = Wanted(algorithms=tuple(algorithms()), ranks=4, sizes=sizes)
+    text = to_html(
+        Measured(wanted=wanted, rows=tuple(rows), roofs=roofs), command="mr allreduce", started="now", machine={"cpu": "x"},
+        versions={"Python": "3"},
+    )  # fmt: skip
+    page = tmp_path / "report.html"
+    page.write_text(text.replace("</body>", f"{PROBE}</body>"))
+    dom, console = browse(page, tmp_path, f"--window-size={width},900")
+    assert console == []
+    body = re.search(r"<body[^>]*>", dom)
+    assert body is not None
+    for found in ('data-sorted="true"', 'data-wrong=""', 'data-seen="true"', 'data-wide="false"'):
+        assert found in body[0]
 
 
 # -- what is wrong ----------------------------------------------------------------------------------

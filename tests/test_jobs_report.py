@@ -8,8 +8,6 @@ import itertools
 import json
 import math
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -18,6 +16,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from browser import browse, needs_browser
 from example_comparison import make_comparison
 
 from jobs.cli import main
@@ -758,8 +757,6 @@ def test_the_package_carries_every_file_that_the_report_needs() -> None:
 
 # -------------------------------------------------------------------------------------------------- browser
 
-needs_browser = pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
-
 PROBE = """<script>
 const head = [...document.querySelectorAll("#scoreboard table th")].find(th => th.textContent.startsWith("MapReduce"));
 head.querySelector("button").click();
@@ -773,19 +770,6 @@ bar.dispatchEvent(new PointerEvent("pointerover", {bubbles: true}));
 document.body.dataset.tip = document.getElementById("tip").textContent;
 document.body.dataset.wide = document.documentElement.scrollWidth <= innerWidth;
 </script>"""
-
-
-def browse(page: Path, folder: Path, *more: str) -> tuple[str, list[str]]:
-    """Open a page in headless Chromium with the network off; return its DOM and what the console said."""
-    done = subprocess.run(
-        [
-            "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync",
-            "--no-first-run", "--proxy-server=127.0.0.1:9", "--host-resolver-rules=MAP * ~NOTFOUND",
-            f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--v=0", *more, "--dump-dom", page.as_uri(),
-        ],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
 @needs_browser
