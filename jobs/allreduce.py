@@ -29,6 +29,8 @@ from .sizes import exact_size, format_size, say_count
 RUNS = ((1 << 20, 20), (16 << 20, 10))
 #: What a process takes beside its arrays.
 _PROCESS_BYTES = 60_000_000
+#: Of more ranks than this the steps are not looked through for what they keep aside.
+_MOST_LOOKED_AT = 256
 
 
 class WrongResult(GraphError, ArithmeticError):
@@ -208,9 +210,12 @@ def check(wanted: Wanted) -> None:
 
 def bytes_needed(wanted: Wanted, nbytes: int) -> int:
     """Return about how much memory all ranks need together."""
+    least = wanted.ranks * (max(nbytes, 3 * TRIAD_BYTES) + _PROCESS_BYTES)
+    if wanted.ranks > _MOST_LOOKED_AT:
+        return least
     names = [name for name in wanted.algorithms if name != "auto"]
     aside = max((asked(schedule_of(name, wanted.ranks, 0), nbytes).aside for name in names), default=0)
-    return wanted.ranks * (max(nbytes + aside, 3 * TRIAD_BYTES) + _PROCESS_BYTES)
+    return max(least, wanted.ranks * (nbytes + aside + _PROCESS_BYTES))
 
 
 def run(wanted: Wanted, tell: Callable[[str], object] = lambda line: None) -> Measured:

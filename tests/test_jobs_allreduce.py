@@ -260,6 +260,7 @@ def test_what_does_not_commute_runs_where_the_order_of_ranks_is_kept(mr: MrComma
         (("--algorithm", ","), "--algorithm names none; there are: .*"),
         (("--bytes", "1001"), "--bytes 1001 is no whole number of float32, which have 4 bytes: take 1000 or 1004"),
         (("--bytes", "1KB,10TB"), r".* need about .* of memory, and .* are free: take fewer ranks or smaller sizes"),
+        (("--ranks", "100000"), r".* need about .* of memory, and .* are free: take fewer ranks or smaller sizes"),
         (("--dtype", "floaty"), "there is no dtype 'floaty'; take float32, .*"),
         (("--dtype", "int32", "--op", "mean"), "the mean of int32 is no int32; .*"),
         (("--dtype", "str"), "there is no sum of str.*"),
