@@ -11,7 +11,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .arena import Arena
 from .cores import Spreading, current_core
@@ -38,12 +38,14 @@ YIELDS = 10
 SLEEP_S = 1e-3
 LONG_SLEEP_S = 5e-3
 
+#: What a rank that sleeps says: 1 + the rank that it is to be woken by, or that anyone may.
+BY_ANYONE = (1 << 31) - 1
+
 #: A word of a peer that is waited for: (peer, words, index, at least this).
 Flag = tuple[int, memoryview, int, int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Letter:
+class Letter(NamedTuple):
     """What a rank tells a peer: where data lies."""
 
     signature: int
@@ -108,16 +110,16 @@ class Box:
         words[at] = self.written
         self._wake()
 
-    def arrival(self, ahead: int = 1) -> Flag:
-        """Return the flag of the next letter, or of one after it."""
-        number = self.taken + ahead
+    def arrival(self) -> Flag:
+        """Return the flag of the next letter."""
+        number = self.taken + 1
         return self.peer, self._other, self._other_box + LINE * (1 + number % LETTERS), number
 
-    def letter(self, ahead: int = 1) -> Letter:
-        """Return the letter that has arrived at that flag."""
-        at = self.arrival(ahead)[2]
+    def letter(self) -> Letter:
+        """Return the next letter, which has arrived."""
+        at = self.arrival()[2]
         words = self._other
-        return Letter(signature=words[at + 1], kind=words[at + 2], where=words[at + 3], nbytes=words[at + 4])
+        return Letter(words[at + 1], words[at + 2], words[at + 3], words[at + 4])
 
     def take(self) -> None:
         """Tell the peer that its next letter is done with: what it told of may change."""
@@ -153,7 +155,7 @@ class Box:
             self._pidfd = -1
 
     def _wake(self) -> None:
-        if self._other[ASLEEP]:
+        if (sleeps := self._other[ASLEEP]) and sleeps in (1 + self._rank, BY_ANYONE):
             self._other[ASLEEP] = 0
             ring(self._other_bed)
 
@@ -199,7 +201,8 @@ class Waiting:
         self._spreading.step_aside({peer: box.core() for peer, box in boxes.items()})
         sleep_s = SLEEP_S
         while True:
-            self._sleep(flags, sleep_s)
+            # Who waits for several is woken by one: when that has come, most others have.
+            self._sleep(flags, BY_ANYONE if meanwhile is not None else 1 + flags[-1][0], sleep_s)
             sleep_s = min(LONG_SLEEP_S, sleep_s * 1.2)
             # What it did before it ended counts: so its flag is looked at once more after its end was seen.
             ended = [flag[0] for flag in flags if boxes[flag[0]].dead()]
@@ -214,9 +217,9 @@ class Waiting:
                     self._watch.lost(peer, "has ended: its process is gone")
             self._watch.waited(time.perf_counter() - begun, missing)
 
-    def _sleep(self, flags: Sequence[Flag], at_most_s: float) -> None:
-        self._words[ASLEEP] = 1
+    def _sleep(self, flags: Sequence[Flag], by: int, at_most_s: float) -> None:
+        self._words[ASLEEP] = by
         # A peer may have stored its flag before it could see that this rank goes to sleep.
         if all(flag[1][flag[2]] < flag[3] for flag in flags):
-            sleep_while(self._bed, 1, at_most_s)
+            sleep_while(self._bed, by, at_most_s)
         self._words[ASLEEP] = 0

@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 #: Flags in shared memory need stores to be seen in their order, which Python cannot ask for: these processors keep it.
-ORDERED = ("x86_64", "AMD64")
+ORDERED = ("x86_64",)
 PR_SET_PTRACER = 0x59616D61
 SYS_FUTEX = 202  # x86-64
 FUTEX_WAIT, FUTEX_WAKE = 0, 1

@@ -18,7 +18,6 @@ import numpy as np
 from .arena import Arena
 from .letters import CHECK, PRIVATE, SHARED, SHORT_BYTES, STAGED, Box, Flag, Letter, Waiting, head_bytes
 from .peer_memory import PeerMemory, allow_siblings, why_not
-from .schedule import bounds
 from .transport import Array, Fold, Gather, Seat, Send, Watch
 
 #: Operands are folded in pieces of so many bytes, over all operands: they stay in a core's cache.  Twice as many where they
@@ -219,8 +218,9 @@ class Shared:
         return (start, own), (end, stop)
 
     def _part(self, start: int, stop: int) -> tuple[int, int]:
-        at = bounds(stop - start, self.size)
-        return start + int(at[self.rank]), start + int(at[self.rank + 1])
+        # As ``bounds`` has it, without its arrays.
+        length, rank, size = stop - start, self.rank, self.size
+        return start + length * rank // size, start + length * (rank + 1) // size
 
     def _fold_part(
         self,
