@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -369,6 +372,22 @@ def test_processes_over_tcp_leave_no_descriptor_open() -> None:
             ),
         )
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_ranks_started_by_the_launcher_listen_at_the_address_that_those_from_elsewhere_reach() -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def invite(command: str) -> None:
+        token, _, *rest = shlex.split(command)
+        name, _, value = token.partition("=")
+        started.append(subprocess.Popen([sys.executable, *rest], env={**os.environ, name: value}))
+
+    def work(comm: Any) -> tuple[str, float]:
+        return comm.transport.offer()[0], float(comm.allreduce(np.ones(1))[0])
+
+    found = launch(work, ranks=3, transport="tcp", here=2, host="127.0.0.2", invite=invite, timeout_s=30)
+    assert found == [("127.0.0.2", 3.0), ("127.0.0.2", 3.0), ("127.0.0.1", 3.0)]
+    assert [process.wait(PATIENCE_S) for process in started] == [0]
 
 
 def test_launched_ranks_meet_over_tcp() -> None:

@@ -77,8 +77,10 @@ def launch(
     packed, given, kinds = _packed(function, tuple(arguments), transport)
 
     def orders(rank: int) -> Orders:
+        # Those from elsewhere have to reach the ranks that are started here.
+        own = host if scheduler is None and rank < started < ranks else ""
         return Orders(
-            rank=rank, size=ranks, token=token, timeout_s=timeout_s, kinds=kinds, function=packed, arguments=given
+            rank=rank, size=ranks, token=token, timeout_s=timeout_s, kinds=kinds, function=packed, arguments=given, host=own
         )  # fmt: skip
 
     with Crew(ranks, orders) as crew, contextlib.ExitStack() as stack:

@@ -28,7 +28,10 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:
-    """What the launcher tells a rank first; ``function``, ``arguments`` and ``kinds`` are pickles."""
+    """What the launcher tells a rank first; ``function``, ``arguments`` and ``kinds`` are pickles.
+
+    ``host`` is the address of its machine for the other ranks; "" is that of its connection with the launcher.
+    """
 
     rank: int
     size: int
@@ -37,6 +40,7 @@ class Orders:
     kinds: bytes
     function: bytes
     arguments: bytes
+    host: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +119,7 @@ def machine() -> str:
 
 
 def _meet(orders: Orders, line: Line, lookout: Lookout) -> Comm:
-    seat = Seat(rank=orders.rank, size=orders.size, token=orders.token, host=line.own_host)
+    seat = Seat(rank=orders.rank, size=orders.size, token=orders.token, host=orders.host or line.own_host)
     kinds: Kinds = pickle.loads(orders.kinds)
     opened = open_transports(kinds, seat, lookout)
     try:
