@@ -36,6 +36,11 @@ def in_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return wide
 
 
+def snapshot(value: Any) -> Any:
+    """Return arrays and numbers as constants, anything else as it is; an array is copied, so it may change afterwards."""
+    return constant(np.array(value)) if isinstance(value, (np.ndarray, np.generic, float, int)) else value
+
+
 def axis_of(kind: str, shape: tuple[int, ...], axis: Any) -> int:
     """Return one axis from 0 on; raises BadTensor if ``shape`` has none such."""
     if isinstance(axis, (bool, np.bool_)) or not isinstance(axis, (int, np.integer)):

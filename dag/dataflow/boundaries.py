@@ -14,10 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from .tables import GradientRule, ShapeRule, Traits, define
-from .tensor import DType, Tensor, TensorLike, apply, constant
+from .tensor import DType, Tensor, TensorLike, apply
 
 PASSED_ON = frozenset({"identity", "stop_gradient", "call", "call_result"})
 
@@ -62,11 +60,6 @@ def bound(results: list[Tensor], arguments: list[Tensor], rule: CallRule) -> lis
     """
     call = apply("call", *results, *arguments, results=len(results), rule=rule)
     return [apply("call_result", each, call, index=index) for index, each in enumerate(results)]
-
-
-def snapshot(value: Any) -> Any:
-    """Return arrays and numbers as constants, anything else as it is; an array is copied, so it may change afterwards."""
-    return constant(np.array(value)) if isinstance(value, (np.ndarray, np.generic, float, int)) else value
 
 
 def _first(value: Tensor, *others: Tensor, **attributes: Any) -> tuple[tuple[int, ...], DType]:

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadTensor, NotDifferentiable
-from .boundaries import ResultCotangent, identity, snapshot
+from .arguments import snapshot
+from .boundaries import ResultCotangent, identity
 from .regions import between, depending, scope_of
 from .tables import GRADIENTS
 from .tensor import Tensor, apply, astype, brief, constant, scope, show

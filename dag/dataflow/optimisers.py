@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadTensor
-from .boundaries import snapshot
+from .arguments import snapshot
 from .differentiate import is_float, total
 from .tensor import Tensor, apply, astype, brief, constant, scope, show
 from .trees import flatten, map_tree, values_like
