@@ -218,7 +218,7 @@ def allreduce(folder: Path, rounds: int, with_mr: bool) -> None:
         return
     timings: dict[str, Timing] = {}
     rows: list[Row] = []
-    measured_roofs = {}
+    measured_roofs, shares = {}, {}
     for ranks in RANKS:
         with started(ranks) as groups:
             roof = measured_roofs[f"{ranks} ranks"] = roofs(groups["shm"])
@@ -230,7 +230,9 @@ def allreduce(folder: Path, rounds: int, with_mr: bool) -> None:
         for (case, nbytes), times in seconds.items():
             name = f"{ranks} ranks, {size_words(nbytes)}, {WORDS[case]}"
             timings[name] = Fine(name=name, command=commands[case[0]], seconds=times, peak_bytes=0)
-    keep("allreduce", rows=rows, timings=timings, roofs=measured_roofs)
+            if nbytes >= ROOF_BYTES:
+                shares[name] = round(roof_s(case, ranks, nbytes, roof) / medians[case, nbytes], 2)
+    keep("allreduce", rows=rows, timings=timings, roofs=measured_roofs, share_of_roof=shares)
 
 
 def rows_of(medians: Mapping[tuple[Case, int], float], ranks: int) -> list[Row]:
@@ -294,9 +296,11 @@ def show(medians: Mapping[tuple[Case, int], float], ranks: int, roof: Mapping[st
           f"{roof['stream_bytes_per_s'] / 1e9:.2f} GB/s")  # fmt: skip
     for (case, nbytes), second in medians.items():
         bus = 2 * (ranks - 1) / ranks * nbytes / second / 1e9
-        share = roof_s(case, ranks, nbytes, roof) / second
+        # Less than that stays in the last cache, for which the roof of memory says nothing.
+        applies = nbytes >= (ROOF_BYTES if case[0] in ("shm", "mpich") else SMALL)
+        share = f"{roof_s(case, ranks, nbytes, roof) / second:5.0%} of the roof" if applies else ""
         print(
-            f"  {size_words(nbytes):>8}  {WORDS[case]:<24} {second * 1e3:10.3f} ms  {bus:6.2f} GB/s  {share:5.0%} of the roof"
+            f"  {size_words(nbytes):>8}  {WORDS[case]:<24} {second * 1e3:10.3f} ms  {bus:6.2f} GB/s  {share}"
         )
 
 

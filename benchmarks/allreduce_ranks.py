@@ -75,15 +75,15 @@ def timed(x: Any, rank: int, size: int, reduce: Reduce, barrier: Barrier, times:
 
 
 def triad(barrier: Barrier, nbytes: int, times: int) -> list[float]:
-    """Return the seconds of each ``a = b + c`` over arrays of ``nbytes``, all ranks at once, in pieces as ``a += b`` is done."""
-    one, two, three = (np.ones(nbytes // 4, np.float32) for _ in range(3))
+    """Return the seconds of each ``a += b`` over arrays of ``nbytes``, all ranks at once: two reads, and a write of what was read."""
+    one, two = (np.ones(nbytes // 4, np.float32) for _ in range(2))
     piece = 1 << 16
     seconds = []
     for _ in range(times):
         barrier()
         start = time.perf_counter()
         for at in range(0, len(one), piece):
-            np.add(two[at : at + piece], three[at : at + piece], one[at : at + piece])
+            np.add(one[at : at + piece], two[at : at + piece], one[at : at + piece])
         seconds.append(time.perf_counter() - start)
     return seconds
 
