@@ -14,9 +14,10 @@ from schedule_plans import ALL, any_plan, choices_of
 
 from dag.collectives import Operator, Schedule, algorithms, bounds, check, plan
 from dag.collectives.check import contributions
+from dag.collectives.execute import rank_steps
 from dag.collectives.operators import keeping_order, operator, refuse
 from dag.collectives.plans import PER_MACHINE, PLANS
-from dag.collectives.schedule import FOLD, HOLD, REPLACE
+from dag.collectives.schedule import FOLD, HOLD, REPLACE, moves
 from dag.errors import BadCollective, TooLarge
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -147,6 +148,44 @@ def test_a_scatter_and_then_a_gather_is_an_all_reduce_whichever_two_are_taken(
         for gather in algorithms("all_gather"):
             for result in run(plan("all_gather", gather, ranks), between, np.add):
                 np.testing.assert_array_equal(result, total)
+
+
+# What each rank is told to do fits together: messages between two ranks come in the order in which they are given.
+
+
+def paired(schedule: Schedule, elements: int) -> bool:
+    given: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    taken: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for rank in range(schedule.nodes):
+        for step in rank_steps(schedule, rank, elements):
+            for peer, start, stop in step.sends:
+                given.setdefault((rank, peer), []).append((start, stop))
+            for start, stop, sources, _ in step.gathers:
+                for peer in sources:
+                    if peer != rank:
+                        taken.setdefault((peer, rank), []).append((start, stop))
+    return given == taken
+
+
+@given(any_plan(most_ranks=24), st.integers(0, 60))
+def test_ranks_take_from_each_other_what_is_given_in_that_order(schedule: Schedule, elements: int) -> None:
+    if schedule.kind != "all_to_all":
+        assert paired(schedule, elements)
+
+
+def test_two_messages_at_once_between_two_ranks_are_told_apart_whatever_others_send() -> None:
+    # Rank 1 gives part 1 and then part 0; what rank 2 gives makes rank 0 see part 0 first.
+    crossed = moves([1, 2, 1], [0, 0, 0], [1, 0, 0], mode=FOLD)
+    swapped = moves([2, 1, 1], [0, 0, 0], [0, 1, 0], mode=FOLD)
+    back = moves(0, [1, 2], 0, 2, mode=REPLACE)
+    missing = moves(2, 0, 1, mode=FOLD)
+    for first in (crossed, swapped):
+        steps = (first, missing, back)
+        schedule = Schedule(
+            kind="allreduce", algorithm="own", ranks=3, nodes=3, parts=2, steps=3, step=steps.__getitem__
+        )  # fmt: skip
+        check(schedule)
+        assert paired(schedule, 2)
 
 
 # Order.

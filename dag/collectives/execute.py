@@ -57,14 +57,20 @@ def rank_step(step: Step, rank: int, at: Array) -> RankStep:
     """Return what ``rank`` does in ``step``, where parts begin ``at``."""
     leaving = np.flatnonzero(step.src == rank)
     arriving = np.flatnonzero(step.dst == rank)
-    sends = tuple((int(step.dst[i]), int(at[step.start[i]]), int(at[step.stop[i]])) for i in leaving)
+    sends = [(int(step.dst[i]), int(at[step.start[i]]), int(at[step.stop[i]])) for i in leaving]
     ranges: dict[tuple[int, int, int], list[int]] = {}
     for i in arriving:
         range_ = (int(at[step.start[i]]), int(at[step.stop[i]]), int(step.mode[i]))
         ranges.setdefault(range_, [rank] if range_[2] == FOLD else []).append(int(step.src[i]))
+    gathers = [(a, b, tuple(sorted(peers)), mode) for (a, b, mode), peers in ranges.items()]
+    # Messages between two ranks keep their order: where one gives several to another, both go by where they begin.
+    if len(set(step.dst[leaving].tolist())) < len(leaving):
+        sends.sort(key=lambda send: send[1:])
+    if len(set(step.src[arriving].tolist())) < len(arriving):
+        gathers.sort(key=lambda gather: gather[:2])
     return RankStep(
         sends=tuple(send for send in sends if send[1] < send[2]),
-        gathers=tuple((a, b, tuple(sorted(peers)), mode) for (a, b, mode), peers in ranges.items() if a < b),
+        gathers=tuple(gather for gather in gathers if gather[0] < gather[1]),
         settle=step.settle,
     )
 
