@@ -18,6 +18,8 @@ from dag.errors import BadCollective
 
 #: More messages than this in all are followed by symmetry, where a plan has it, and not one by one.
 FOLLOWED_MESSAGES = 100_000_000
+#: What takes more moves than this, minutes, is left out of ``all``.
+MOST_MOVES = 4_000_000_000
 #: Chunks of a tree are no smaller than this many elements, and no more than this many.
 _CHUNK_ELEMENTS, _MOST_CHUNKS = 256, 512
 _CHUNKED = ("tree", "double_tree", "machine_tree")
@@ -109,6 +111,7 @@ def simulate_allreduce(
         BadCollective: the algorithm, the ranks or the sizes do not fit.
     """
     names, everything = names_of(said)
+    met = {name: network(name) for name in names}
     rows: list[Row] = []
     notes: list[str] = []
     for nbytes in sizes:
@@ -119,12 +122,21 @@ def simulate_allreduce(
         for name in names:
             tell(name)
             try:
-                rows.append(_time(name, ranks, nbytes // itemsize, itemsize, network(name), chunks, notes))
+                if everything:
+                    _refuse_long(name, ranks)
+                rows.append(_time(name, ranks, nbytes // itemsize, itemsize, met[name], chunks, notes))
             except BadCollective as error:
                 if not everything:
                     raise
                 notes.append(f"left out: {error}")
     return rows, list(dict.fromkeys(notes))
+
+
+def _refuse_long(name: str, ranks: int) -> None:
+    if name in ("ring", "direct", "direct_whole", "two_level") and 2 * ranks * ranks > MOST_MOVES:
+        raise BadCollective(
+            f"{name} has up to {2 * ranks:,} steps of {ranks:,} ranks: minutes; ask for it by name"
+        )
 
 
 def _time(
