@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import socket
@@ -15,6 +16,8 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dag.collectives import algorithms, check, count, launch, plan
 from dag.collectives.execute import execute, rank_steps
@@ -178,6 +181,58 @@ def test_messages_larger_than_any_buffer_cross_without_blocking_and_keep_their_o
         assert [each.traffic()[1 - each.rank].sent_around for each in transports] == [48 + 64, 48 + 72]
 
 
+@st.composite
+def exchanges(draw: st.DrawFn) -> list[list[tuple[int, tuple[int, ...], int, bool]]]:
+    """Draw some exchanges of 3 ranks, each of gathers: at whom, from whom in which order, of how many bytes, folded or not."""
+    sizes = st.sampled_from([1, 3000, (64 << 10) - 1, (64 << 10) + 1, 300_000])
+    found = []
+    for _ in range(draw(st.integers(1, 4))):
+        gathers = []
+        for _ in range(draw(st.integers(1, 4))):
+            at = draw(st.integers(0, 2))
+            others = [rank for rank in range(3) if rank != at]
+            if draw(st.booleans()):
+                peers = draw(st.permutations(others))[: draw(st.integers(1, 2))]
+                gathers.append((at, tuple(draw(st.permutations([at, *peers]))), draw(sizes), True))
+            else:
+                gathers.append((at, (draw(st.sampled_from(others)),), draw(sizes), False))
+        found.append(gathers)
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(exchanges(), st.booleans())
+def test_exchanges_of_any_shape_end_and_bring_what_was_sent(
+    plan: list[list[tuple[int, tuple[int, ...], int, bool]]], far: bool
+) -> None:
+    def value(number: int, at: int, rank: int, size: int) -> Any:
+        return np.random.default_rng((number, at, rank)).integers(0, 256, size).astype(np.uint8)
+
+    def work(transport: Tcp) -> None:
+        own = transport.rank
+        for number, gathers in enumerate(plan):
+            sends, takes, wanted = [], [], []
+            for at, (target, sources, size, folded) in enumerate(gathers):
+                if own in sources and own != target:
+                    sends.append(Send(peer=target, data=value(number, at, own, size)))
+                if own == target:
+                    operands = [value(number, at, rank, size) for rank in sources]
+                    wanted.append(functools.reduce(lambda left, right: left * np.uint8(3) + right, operands))
+                    takes.append(
+                        Gather(
+                            target=value(number, at, own, size),
+                            sources=sources,
+                            fold=(lambda a, b, out: np.add(a * np.uint8(3), b, out)) if folded else None,
+                        )
+                    )
+            transport.exchange(sends, takes)
+            for gather, result in zip(takes, wanted, strict=True):
+                np.testing.assert_array_equal(gather.target, result)
+
+    with seats(3, far=far) as transports:
+        at_once(transports, work)
+
+
 def swap(transport: Tcp) -> int:
     """Exchange numbers of ranks between 0 and 1."""
     taken = np.zeros(1, np.int64)
@@ -219,6 +274,16 @@ def test_a_rank_with_another_token_is_named() -> None:
     assert first == "waited for [1]"
     assert second.startswith("rank 0 cannot be reached at 127.0.0.1:")
     assert second.endswith("does not have the token of this run")
+
+
+@pytest.mark.skipif(not socket.has_ipv6 or not os.path.exists("/proc/net/if_inet6"), reason="no IPv6 here")
+def test_addresses_of_ipv6_will_do() -> None:
+    made = [Tcp(Seat(rank=rank, size=2, token=TOKEN, host="::1"), Raises()) for rank in range(2)]
+    for each, other in zip(made, reversed(made), strict=True):
+        each.connect({other.rank: other.offer()})
+    assert at_once(made, swap) == [1, 0]
+    for each in made:
+        each.close()
 
 
 def test_a_peer_that_is_not_there_is_named_with_its_address() -> None:
