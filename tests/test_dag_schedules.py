@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce as fold_left
 from typing import Any
 
@@ -12,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedule_plans import ALL, any_plan, choices_of
 
-from dag.collectives import Operator, Schedule, algorithms, bounds, check, plan
+from dag.collectives import Operator, Schedule, algorithms, bounds, check, count, plan, simulate
 from dag.collectives.check import contributions
 from dag.collectives.execute import rank_steps
+from dag.collectives.networks import uniform
 from dag.collectives.operators import keeping_order, operator, refuse
 from dag.collectives.plans import PER_MACHINE, PLANS
 from dag.collectives.schedule import FOLD, HOLD, REPLACE, moves
@@ -344,3 +346,18 @@ def test_a_plan_that_cannot_be_is_refused_in_one_line(
     with pytest.raises(BadCollective, match=said) as caught:
         plan(*arguments, **choices)
     assert "\n" not in str(caught.value)
+
+
+def test_a_plan_of_one_s_own_is_simulated_by_its_moves_and_not_by_its_name() -> None:
+    central = plan("allreduce", "central", 8)
+    wanted = simulate(central, 8000, 4, uniform(latency_s=1e-6, s_per_byte=1e-9))
+    for name in ("ring", "sharded", "direct"):
+        named = replace(central, algorithm=name)
+        found = simulate(named, 8000, 4, uniform(latency_s=1e-6, s_per_byte=1e-9))
+        assert found.by_node.tolist() == wanted.by_node.tolist()
+        assert same_counts(named, central)
+
+
+def same_counts(one: Schedule, other: Schedule) -> bool:
+    first, second = (count(each, 1000) for each in (one, other))
+    return first.sent.tolist() == second.sent.tolist() and first.rounds == second.rounds

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import BadCollective
 from .schedule import FOLD, REPLACE, Schedule, Step, moves
 
-#: Algorithms that are the same from every rank, whatever they do.
+#: Algorithms that are the same from every rank, whatever they do; a plan of one's own with such a name need not be.
 TURNING = frozenset({"ring", "sharded", "direct", "direct_whole"})
 #: More moves in one step than this are not made.
 MOST_MOVES = 40_000_000
@@ -22,7 +22,7 @@ def repeats_after(schedule: Schedule, group: int) -> int | None:
     """Return after how many ranks everything repeats, where machines (or racks) of ``group`` ranks are alike; None: never."""
     if schedule.nodes != schedule.ranks or schedule.ranks % group:
         return None
-    if schedule.algorithm in TURNING:
+    if schedule.algorithm in TURNING and (schedule.rotation is not None or schedule.kind == "all_to_all"):
         return group
     if schedule.algorithm == "two_level" and schedule.steps:
         # All steps across machines go the same way: the second stands for them.
@@ -47,7 +47,7 @@ def moves_of_first(schedule: Schedule, number: int, followed: int | None) -> Ste
     Raises:
         BadCollective: there are too many.
     """
-    if schedule.algorithm == "sharded":
+    if schedule.algorithm == "sharded" and schedule.rotation is not None:
         ranks = schedule.ranks
         made = ranks * (ranks - 1)
         if followed is not None:
