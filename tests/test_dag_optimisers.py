@@ -278,3 +278,26 @@ def test_gradients_of_half_precision_are_clipped_by_a_norm_that_does_not_overflo
 def test_what_is_no_state_and_no_number_is_refused(step: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         step(df.input("x", (2,)))
+
+
+@pytest.mark.parametrize("make", [df.sgd, df.momentum, df.adam])
+def test_half_precision_takes_the_steps_of_single_precision_rounded(
+    make: Callable[[float], df.Optimiser],
+) -> None:
+    optimiser = make(0.01)
+    gradient = np.array([0, 1e-6, 1e-4, 3, 6e4], np.float16)
+
+    def run(dtype: Any) -> Any:
+        params = np.ones(5, dtype)
+        state = optimiser.start(params)
+        given, memory = df.inputs_like(params, "p"), df.inputs_like(state, "state.")
+        step = df.Program(
+            optimiser.step(given, gradient.astype(dtype), memory), [given, memory], donated=[given, memory]
+        )
+        return step(params, state)
+
+    (half, remembered), (single, expected) = run(np.float16), run(np.float32)
+    assert half.dtype == np.float16
+    np.testing.assert_array_equal(half, single.astype(np.float16))
+    for one, other in zip(flatten(remembered)[0], flatten(expected)[0], strict=True):
+        np.testing.assert_array_equal(one, other)

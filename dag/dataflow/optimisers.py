@@ -2,7 +2,8 @@
 
 Parameters are nested dicts, lists and tuples; the state is a dict with the number of the step and trees like the parameters.
 Each keeps its dtype: float32 parameters stay float32, while the few numbers of a step (rates, corrections) are computed in
-float64.  Nothing here runs a step: put ``step`` into the graph of the training step and run that.
+float64.  float16 parameters stay float16, but their step is computed in float32, and their state kept in it.  Nothing here
+runs a step: put ``step`` into the graph of the training step and run that.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class Optimiser:
 
     def start(self, params: Any) -> State:
         """Return the state before the first step, arrays in trees like ``params`` (arrays or tensors)."""
-        zeros = {slot: map_tree(lambda each: np.zeros(each.shape, each.dtype), params) for slot in self.slots}
+        zeros = {
+            slot: map_tree(lambda each: np.zeros(each.shape, _wide(each.dtype)), params)
+            for slot in self.slots
+        }
         return {"step": np.zeros((), np.int64), **zeros}
 
     def step(self, params: Any, gradients: Any, state: State) -> tuple[Any, State]:
@@ -76,12 +80,14 @@ class Optimiser:
             ]
             move = self.rule(rate, number)
             moved = [
-                move(param, gradient, slots) for param, gradient, *slots in zip(own, *columns, strict=True)
+                move(astype(param, _wide(param.dtype)), gradient, slots)
+                for param, gradient, *slots in zip(own, *columns, strict=True)
             ]
             next_slots = {
                 slot: rebuild([slots[at] for _, slots in moved]) for at, slot in enumerate(self.slots)
             }
-            return rebuild([param for param, _ in moved]), {"step": number, **next_slots}
+            after = [astype(param, before.dtype) for (param, _), before in zip(moved, own, strict=True)]
+            return rebuild(after), {"step": number, **next_slots}
 
 
 def sgd(learning_rate: LearningRate) -> Optimiser:
@@ -191,7 +197,7 @@ def _scalar(value: Any, like: Tensor) -> Any:
 
 
 def _leaves(what: str, tree: Any, params: Any, own: Sequence[Tensor]) -> list[Tensor]:
-    """Return what ``tree`` has for each parameter, in its dtype."""
+    """Return what ``tree`` has for each parameter, in the dtype of its step."""
     try:
         given = values_like(params, tree)
     except ValueError as error:
@@ -203,7 +209,12 @@ def _leaves(what: str, tree: Any, params: Any, own: Sequence[Tensor]) -> list[Te
             raise BadTensor(
                 f"{what} must have the shapes of the parameters, {show(param.shape)} here, got {found}"
             )
-    return [astype(leaf, param.dtype) for param, leaf in zip(own, leaves, strict=True)]
+    return [astype(leaf, _wide(param.dtype)) for param, leaf in zip(own, leaves, strict=True)]
+
+
+def _wide(dtype: Any) -> Any:
+    """Return the dtype in which a step is computed: in float16 epsilon and the square of a small gradient would be 0."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
 def _in_range(what: str, value: float) -> None:
