@@ -75,7 +75,7 @@ def timed(x: Any, rank: int, size: int, reduce: Reduce, barrier: Barrier, times:
 
 
 def triad(barrier: Barrier, nbytes: int, times: int) -> list[float]:
-    """Return the seconds of each ``a += b`` over arrays of ``nbytes``, all ranks at once: two reads, and a write of what was read."""
+    """Return the seconds of each ``a += b`` over arrays of ``nbytes``, all ranks at once: two reads and a write."""
     one, two = (np.ones(nbytes // 4, np.float32) for _ in range(2))
     piece = 1 << 16
     seconds = []

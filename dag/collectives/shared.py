@@ -20,8 +20,8 @@ from .letters import CHECK, PRIVATE, SHARED, SHORT_BYTES, STAGED, Box, Flag, Let
 from .peer_memory import PeerMemory, allow_siblings, why_not
 from .transport import Array, Fold, Gather, Seat, Send, Watch
 
-#: Operands are folded in pieces of so many bytes, over all operands: they stay in a core's cache.  Twice as many where they
-#: come by the system's calls, whose own cost shows in smaller ones.
+#: Operands are folded in pieces of so many bytes over all operands: they stay in a core's cache.  Where they come by the
+#: system's calls, each of them is as long: what a call costs by itself shows in shorter ones.
 PIECES_BYTES = 1 << 20
 #: Memory of peers is copied through the arena up to this size of an array, and read in place above it: larger arrays of
 #: NumPy lie on huge pages, and the system looks up each page that it reads from.
@@ -247,8 +247,8 @@ class Shared:
 
     def _piece(self, letters: Iterable[Letter], itemsize: int) -> int:
         """Return how many elements are folded at a time."""
-        calls = any(letter.kind == PRIVATE for letter in letters)
-        return (PIECES_BYTES << calls) // self.size // itemsize
+        called = any(letter.kind == PRIVATE for letter in letters)
+        return PIECES_BYTES // (1 if called else self.size) // itemsize
 
     def _fold(
         self,
