@@ -134,6 +134,25 @@ def test_what_is_folded_is_finished_once() -> None:
     assert all((result == wanted).all() for result in among_threads(3, work))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_short_floats_are_summed_in_a_wider_type_and_rounded_once(dtype: Any) -> None:
+    def brought(rank: int) -> Any:
+        return (np.random.default_rng(rank).standard_normal(1_300_001) * 10.0**rank).astype(np.float16)
+
+    def work(transport: Any) -> Any:
+        x = brought(transport.rank).astype(dtype)
+        assert transport.fold_and_share(
+            x, fold, lambda total: np.divide(total, 3, total), np.dtype(np.float32)
+        )
+        return x
+
+    total = brought(0).astype(np.float32)
+    for rank in (1, 2):
+        total = total + brought(rank).astype(np.float32)
+    wanted = (total / np.float32(3)).astype(dtype)
+    assert all(result.tobytes() == wanted.tobytes() for result in among_threads(3, work))
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     size=st.integers(2, 4),

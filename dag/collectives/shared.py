@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .arena import Arena
+from .folding import Finish, Operand, Writer, fold_pieces, fold_pieces_wide, split
 from .letters import CHECK, PRIVATE, SHARED, SHORT_BYTES, STAGED, Box, Flag, Letter, Waiting, head_bytes
 from .peer_memory import PeerMemory, allow_siblings, why_not
 from .transport import Array, Fold, Gather, Seat, Send, Watch
@@ -31,8 +32,7 @@ STAGED_BYTES = 4 << 20
 
 ALIGNED_BYTES = 64
 
-#: Makes an operand from its first and last element and a number of the place, 0 or 1, where it may be put.
-Operand = Callable[[int, int, int], Array]
+Dtype = np.dtype[Any]
 
 
 class Shared:
@@ -53,6 +53,7 @@ class Shared:
         self._proof = np.frombuffer(self._digest(self.rank), np.uint8)
         self._scratch = np.empty((2, PIECES_BYTES), np.uint8)
         self._scratch_at = [_address(each) for each in self._scratch]
+        self._sums: dict[tuple[Dtype, int], tuple[Array, Array]] = {}
         self._stage: Array | None = None
         #: Of exchanges that failed: a peer may still write there.
         self._abandoned: list[Array] = []
@@ -152,12 +153,12 @@ class Shared:
                 for each in gather.sources
             ]
             pieces = split(0, length, self._piece(letters.values(), dtype.itemsize))
-            self._fold(target, pieces, operands, gather.fold)
+            fold_pieces(target, pieces, operands, gather.fold, self._scratch[0].view(dtype))
         for box in boxes:
             box.take()
 
     def fold_and_share(
-        self, buffer: Array, fold: Fold, finish: Callable[[Array], object] | None = None
+        self, buffer: Array, fold: Fold, finish: Finish | None = None, wide: Dtype | None = None
     ) -> bool:
         """See ``FoldsAndShares``.
 
@@ -168,13 +169,13 @@ class Shared:
             return False
         self._waiting.begin()
         try:
-            self._fold_and_share(buffer, fold, finish)
+            self._fold_and_share(buffer, fold, finish, wide)
         except BaseException:
             self._abandoned.append(buffer)
             raise
         return True
 
-    def _fold_and_share(self, buffer: Array, fold: Fold, finish: Callable[[Array], object] | None) -> None:
+    def _fold_and_share(self, buffer: Array, fold: Fold, finish: Finish | None, wide: Dtype | None) -> None:
         boxes, itemsize = list(self._boxes.values()), buffer.itemsize
         block = STAGED_BYTES // self.size // itemsize
         kind, where, stage = SHARED, self._arena.offset(_address(buffer), buffer.nbytes), None
@@ -204,7 +205,7 @@ class Shared:
             if number + 1 < blocks:
                 announce(number + 1)
             self._wait([box.arrival() for box in boxes])
-            self._fold_part(buffer, start, stop, fold, finish)
+            self._fold_part(buffer, start, stop, fold, finish, wide)
             for box in boxes:
                 box.take()
             self._wait([box.receipt(before[box.peer] + number + 1) for box in boxes])
@@ -228,7 +229,8 @@ class Shared:
         start: int,
         stop: int,
         fold: Fold,
-        finish: Callable[[Array], object] | None,
+        finish: Finish | None,
+        wide: Dtype | None,
     ) -> None:
         """Fold this rank's part of ``start`` to ``stop`` of all buffers into all of them."""
         operands: list[Operand | None] = []
@@ -243,38 +245,20 @@ class Shared:
             operands.append(self._operand(box, letter, origin, stop, buffer.dtype))
             writers.append(self._writer(box, letter, origin, stop, buffer.dtype))
         pieces = split(*self._part(start, stop), self._piece(letters.values(), buffer.itemsize))
-        self._fold(buffer, pieces, operands, fold, finish, writers)
+        if wide is None:
+            scratch = self._scratch[0].view(buffer.dtype)
+            fold_pieces(buffer, pieces, operands, fold, scratch, finish, writers)
+        else:
+            length = PIECES_BYTES // buffer.itemsize
+            if (wide, length) not in self._sums:
+                self._sums[wide, length] = (np.empty(length, wide), np.empty(length, wide))
+            sums = self._sums[wide, length]
+            fold_pieces_wide(buffer, pieces, operands, fold, sums, finish, writers)
 
     def _piece(self, letters: Iterable[Letter], itemsize: int) -> int:
         """Return how many elements are folded at a time."""
         called = any(letter.kind == PRIVATE for letter in letters)
         return PIECES_BYTES // (1 if called else self.size) // itemsize
-
-    def _fold(
-        self,
-        target: Array,
-        pieces: Iterable[tuple[int, int]],
-        operands: Sequence[Operand | None],
-        fold: Fold,
-        finish: Callable[[Array], object] | None = None,
-        writers: Sequence[Callable[[int, Array], None]] = (),
-    ) -> None:
-        """Fold operands in their order into ``target``, which is the operand None; finish each piece and give it to writers."""
-        scratch = self._scratch[0].view(target.dtype)
-        first, *others = operands
-        for start, stop in pieces:
-            own = target[start:stop]
-            # Once the own operand is folded, its place is free for the total.
-            total, out = (own, own) if first is None else (first(start, stop, 0), scratch[: stop - start])
-            for operand in others:
-                if operand is None:
-                    out = own
-                fold(total, own if operand is None else operand(start, stop, 1), out)
-                total = out
-            if finish is not None:
-                finish(own)
-            for write in writers:
-                write(start, own)
 
     def _letter(self, box: Box, nbytes: int) -> Letter:
         """Return the next letter of a peer, which has arrived; it fits what this rank wants, or the watch is told."""
@@ -283,7 +267,7 @@ class Shared:
             self._watch.differs(box.peer)
         return letter
 
-    def _operand(self, box: Box, letter: Letter, origin: int, stop: int, dtype: np.dtype[Any]) -> Operand:
+    def _operand(self, box: Box, letter: Letter, origin: int, stop: int, dtype: Dtype) -> Operand:
         """Return how to get at elements of a peer, up to ``stop``; what its letter tells of begins at ``origin``."""
         if letter.kind != PRIVATE:
             view = self._view(box, letter, stop - origin, dtype)
@@ -297,9 +281,7 @@ class Shared:
 
         return read
 
-    def _writer(
-        self, box: Box, letter: Letter, origin: int, stop: int, dtype: np.dtype[Any]
-    ) -> Callable[[int, Array], None]:
+    def _writer(self, box: Box, letter: Letter, origin: int, stop: int, dtype: Dtype) -> Writer:
         """Return how to write into them, from an element on."""
         if letter.kind == PRIVATE:
             return lambda start, piece: self._move(
@@ -316,7 +298,7 @@ class Shared:
 
         return write
 
-    def _view(self, box: Box, letter: Letter, length: int, dtype: np.dtype[Any]) -> Array:
+    def _view(self, box: Box, letter: Letter, length: int, dtype: Dtype) -> Array:
         return box.arena.bytes[letter.where : letter.where + length * dtype.itemsize].view(dtype)
 
     def _move(self, peer: int, here: int, there: int, nbytes: int, *, write: bool) -> None:
@@ -361,15 +343,6 @@ class Shared:
 
     def _check(self, rank: int) -> int:
         return int.from_bytes(self._digest(rank)[:8], "little")
-
-
-def split(start: int, stop: int, length: int) -> list[tuple[int, int]]:
-    """Return ``start`` to ``stop`` in pieces of ``length``, the last one shorter.
-
-    >>> split(3, 8, 2)
-    [(3, 5), (5, 7), (7, 8)]
-    """
-    return [(first, min(first + length, stop)) for first in range(start, stop, length)]
 
 
 def _address(array: Array) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
+import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
@@ -115,9 +116,17 @@ class FoldsAndShares(Protocol):
     """A transport that can do both steps of a sharded all-reduce at once, in which rank r folds part r and gives it to all."""
 
     def fold_and_share(
-        self, buffer: Array, fold: Fold, finish: Callable[[Array], object] | None = None
+        self,
+        buffer: Array,
+        fold: Fold,
+        finish: Callable[[Array], object] | None = None,
+        wide: np.dtype[Any] | None = None,
     ) -> bool:
-        """Fold the buffers of all ranks, in the order of ranks, into all of them; ``finish`` changes the folded values in place.
+        """Fold the buffers of all ranks, in the order of ranks, into all of them.
+
+        Args:
+            finish: changes the folded values in place.
+            wide: fold in this type, and round what is finished once.
 
         Returns False, at all ranks and with nothing done, where exchanges are the better way.  Raises as ``exchange``.
         """
