@@ -16,6 +16,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -500,6 +501,16 @@ def test_one_rank_needs_no_process_and_has_the_same_checks() -> None:
         comm.allreduce(x, algorithm="two_levels")
     with pytest.raises(BadCollective, match="the mean of int64"):
         comm.allreduce(np.arange(3), "mean")
+
+
+def internet_sockets(comm: Comm) -> int:
+    comm.allreduce(np.ones(3))
+    return len(psutil.Process().net_connections("inet"))
+
+
+def test_a_single_rank_opens_no_port_whatever_the_transport_and_several_on_one_machine_need_none() -> None:
+    assert launch(internet_sockets, 1, transport="tcp") == [0]
+    assert launch(internet_sockets, 2, transport="shm") == [0, 0]
 
 
 @pytest.mark.parametrize(

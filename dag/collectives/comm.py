@@ -95,7 +95,7 @@ class Comm:
         prepared = self._preparing.prepare("all_gather", x.dtype, (self.size, *x.shape), None, algorithm)
 
         def work() -> Array:
-            rows = self.empty((self.size, *x.shape), x.dtype)
+            rows = np.empty((self.size, *x.shape), x.dtype)
             rows[self.rank] = x
             execute(prepared.steps, self.transport, rows.reshape(-1), None)
             return rows
@@ -244,7 +244,10 @@ class Comm:
         """Run the schedule as one, where it is of that kind and the transport has a better way than its two steps."""
         if not prepared.shares or self._sharing is None or prepared.fold is None:
             return False
-        return self._sharing.fold_and_share(buffer, prepared.fold, prepared.finish)
+        wide = prepared.wide
+        if wide is None:
+            return self._sharing.fold_and_share(buffer, prepared.fold, prepared.finish)
+        return self._sharing.fold_and_share(buffer, prepared.fold, wide.finish, wide.dtype)
 
 
 def alone() -> Comm:

@@ -51,6 +51,9 @@ def launch(
     notebook (what ranks print goes to the terminal of the process).  Each rank is a fresh interpreter with a process group of
     its own; ``OMP_NUM_THREADS`` is its share of the cores unless the environment sets it.
 
+    When a rank fails, the others raise what it did from their present or next collective; those that have not ended ten seconds
+    later are killed.  A collective that a rank had already completed is not undone.
+
     Args:
         transport: ``shm`` (ranks of one machine), ``tcp``, ``auto`` (for each pair shared memory if they are on one machine,
             else TCP), or a function of two ranks that names theirs.

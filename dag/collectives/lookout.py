@@ -83,7 +83,7 @@ class Lookout:
         """See ``Watch``."""
         if self._verdict is not None:
             raise _again(self._verdict)
-        if seconds < SLOW_S:
+        if seconds < min(SLOW_S, self.timeout_s):
             return
         if seconds >= self.timeout_s:
             self._tell("late", sorted(peers))
