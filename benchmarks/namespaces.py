@@ -123,7 +123,9 @@ def check_tools() -> None:
     """Raise NoNetwork, with the reason, if this is not Linux, not root, or a program is missing."""
     if not sys.platform.startswith("linux"):
         raise NoNetwork(f"network namespaces are Linux', this is {sys.platform}")
-    missing = [name for name in ("ip", "tc", "unshare", "nsenter") if shutil.which(name) is None]
+    missing = [
+        name for name in ("ip", "tc", "unshare", "nsenter") if shutil.which(name, path=_path()) is None
+    ]
     if missing:
         raise NoNetwork(f"not installed: {', '.join(missing)} (packages iproute2 and util-linux)")
     if os.geteuid() != 0:
@@ -201,13 +203,18 @@ def _enter(process: int) -> list[str]:
     return ["nsenter", f"--net=/proc/{process}/ns/net"]
 
 
+def _path() -> str:
+    # Not everyone's has the folder of ip and tc.
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
 def _inside(process: int, *command: str, lines: Sequence[str] = ()) -> str:
     done = subprocess.run(
         [*_enter(process), *command],
         input="\n".join(lines),
         capture_output=True,
         text=True,
-        env={**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"},
+        env={**os.environ, "PATH": _path()},
     )
     if done.returncode:
         raise NoNetwork(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")

@@ -1,4 +1,4 @@
-"""All-reduce over TCP between network namespaces at 100 Mbit/s: what the wire counts, and in which order algorithms end.
+"""All-reduce over TCP between network namespaces on slow links: what the wire counts, and in which order algorithms end.
 
 Times are not asserted, save for ratios that the rate of the links makes: it holds on a busy machine too, which only adds.
 """
@@ -20,7 +20,9 @@ from dag.collectives import count
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 RANKS = 4
-NBYTES = 1_000_000
+NBYTES = 250_000
+#: Slow enough that the cores of a busy machine are not what limits it.
+RATE_MBIT = 25.0
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -44,8 +46,8 @@ def built(make: Callable[[], Any]) -> Any:
 def test_on_slow_links_the_kernel_counts_our_bytes_and_algorithms_end_in_the_simulated_order() -> None:
     from slow_networks import disagreement, measure, misordered, schedule, show
 
-    rows = built(lambda: measure(RANKS, NBYTES, 2))
-    show("4 ranks, 1 MB", rows)
+    rows = built(lambda: measure(RANKS, NBYTES, 2, rate_mbit=RATE_MBIT))
+    show("4 ranks, 250 KB, 25 Mbit/s", rows)
     assert disagreement(rows) < 0.05
     for row in rows:
         # Two runs, and barriers and heads besides: hundreds of bytes.
@@ -53,17 +55,16 @@ def test_on_slow_links_the_kernel_counts_our_bytes_and_algorithms_end_in_the_sim
             wanted = getattr(count(schedule(row.algorithm, RANKS), NBYTES // 4), found) * 8
             assert all(0 < ours - plan < 2000 for ours, plan in zip(counted, wanted.tolist(), strict=True))
     # A machine that stands still for a moment only adds to a time: the best of more runs then counts.
-    for _ in range(3):
-        if not misordered(rows, 1.5):
-            break
-        again = measure(RANKS, NBYTES, 2)
-        for row, other in zip(rows, again, strict=True):
-            row.seconds.extend(other.seconds)
-    assert misordered(rows, 1.5) == []
     by_name = {row.algorithm: row for row in rows}
+    for _ in range(3):
+        names = sorted({row.algorithm for pair in misordered(rows, 1.5) for row in pair})
+        for row in measure(RANKS, NBYTES, 2, names=names, rate_mbit=RATE_MBIT) if names else ():
+            by_name[row.algorithm].seconds.extend(row.seconds)
+    wrong = [(one.algorithm, other.algorithm) for one, other in misordered(rows, 1.5)]
+    assert not wrong
     assert {"central", "ring"} < set(by_name)
-    # No rank gets 1 MB three times in less than 100 Mbit/s allow, whatever it is called.
-    assert min(by_name["central"].seconds) > 6 * NBYTES * 8 / 100e6
+    # Three times there and three times back, through one link.
+    assert min(by_name["central"].seconds) > 6 * NBYTES * 8 / (RATE_MBIT * 1e6)
     # 6 N through one link against 1.5 N: 4, less what a busy machine adds to the ring.
     assert min(by_name["central"].seconds) > 2 * min(by_name["ring"].seconds)
 
@@ -136,7 +137,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     from namespaces import NoNetwork, rate_limited
 
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoNetwork, match=r"not installed: ip, tc, unshare, nsenter|Linux"), rate_limited(2):
+    with pytest.raises(NoNetwork, match=r"not installed: .*unshare, nsenter|Linux"), rate_limited(2):
         pass
 
 
