@@ -25,8 +25,8 @@ def calibration(folder: Path, rounds: int, ours: bool) -> None:
         cases = measure_machine(
             transport, runs=max(rounds, 10), tell=lambda line: print(f"  {line}", flush=True)
         )
-        model, predicted = predict_all(cases, cores=len(os.sched_getaffinity(0)), transport=transport)
-        facts[transport] = calibration_to_json(model, predicted)
+        machines, predicted = predict_all(cases, cores=len(os.sched_getaffinity(0)), transport=transport)
+        facts[transport] = calibration_to_json(machines, predicted)
         for each in facts[transport]["cases"]:
             del each["seconds"]  # they stand among the timings
         for case in predicted:

@@ -7,7 +7,7 @@ from run to run, below which no model can get.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -26,9 +26,9 @@ RANKS = tuple(range(2, 9))
 SIZES = (1_000, 64_000, 1_000_000, 8_000_000)
 RUNS = 10
 ITEMSIZE = 4
-#: The model is fitted to these alone; the other algorithms, and all other numbers of ranks, it has not seen.
-FITTED_RANKS = (2, 4, 8)
-FITTED = ("sharded", "ring", "doubling", "tree")
+#: A model is fitted to these for each number of ranks; it has not seen the other algorithms.  Few and many steps, one with a
+#: fan-in, two that put aside what arrives.
+FITTED = ("ring", "doubling", "central", "direct_whole")
 #: Within so much of what was measured: the aim for 2 ranks, and for more ranks than cores.
 AIMS = {2: 0.15, 3: 0.30}
 
@@ -111,38 +111,39 @@ def measure_machine(
     return cases
 
 
-def predict_all(cases: Sequence[Case], *, cores: int, transport: str) -> tuple[Machine, list[Case]]:
-    """Return the model fitted to some of the cases (``FITTED``), and all cases with what it predicts.
+def predict_all(
+    cases: Sequence[Case], *, cores: int, transport: str
+) -> tuple[dict[int, Machine], list[Case]]:
+    """Return for each number of ranks the model fitted to the algorithms ``FITTED``, and all cases with what it predicts.
+
+    One model for all numbers of ranks would have to know how the system gives the cores to more ranks than there are.
 
     Raises:
-        BadCollective: there are too few to fit a model to.
+        BadCollective: there are too few cases to fit a model to.
     """
-    most = max((case.ranks for case in cases), default=0)
-    known = [
-        case.ranks in (*FITTED_RANKS, most) and case.algorithm in FITTED and case.nbytes > 0 for case in cases
-    ]
-    machine = fit(
-        [
-            Timed(algorithm=case.algorithm, ranks=case.ranks, nbytes=case.nbytes, seconds=case.spread.median)
-            for case, fitted in zip(cases, known, strict=True)
-            if fitted
-        ],
-        cores=cores,
-        pulled=transport == "shm",
-        itemsize=ITEMSIZE,
-    )
-    return machine, [
-        replace(
-            case,
-            fitted=fitted,
-            predicted_s=predict(
-                machine,
-                Timed(algorithm=case.algorithm, ranks=case.ranks, nbytes=case.nbytes),
-                itemsize=ITEMSIZE,
-            ),
+    machines: dict[int, Machine] = {}
+    predicted: list[Case] = []
+    for ranks in sorted({case.ranks for case in cases}):
+        some = [
+            replace(case, fitted=case.algorithm in FITTED and case.nbytes > 0)
+            for case in cases
+            if case.ranks == ranks
+        ]
+        machine = fit(
+            [replace(_timed(case), seconds=case.spread.median) for case in some if case.fitted],
+            cores=cores,
+            pulled=transport == "shm",
+            itemsize=ITEMSIZE,
         )
-        for case, fitted in zip(cases, known, strict=True)
-    ]
+        machines[ranks] = machine
+        predicted += [
+            replace(case, predicted_s=predict(machine, _timed(case), itemsize=ITEMSIZE)) for case in some
+        ]
+    return machines, predicted
+
+
+def _timed(case: Case) -> Timed:
+    return Timed(algorithm=case.algorithm, ranks=case.ranks, nbytes=case.nbytes)
 
 
 CASE_HEAD = ("ranks", "bytes", "algorithm", "measured", "spread", "predicted", "error", "")
@@ -235,44 +236,67 @@ def summary_table(cases: Sequence[Case]) -> Table:
     return Table(head=SUMMARY_HEAD, rows=tuple(rows))
 
 
-def print_calibration(machine: Machine, cases: Sequence[Case]) -> None:
-    """Print measured beside predicted, the errors by number of ranks, and the model."""
+MODEL_HEAD = (
+    "ranks",
+    "met within",
+    "call",
+    "hop",
+    "message",
+    "ns to move and to fold a byte, by the memory of all ranks",
+)
+
+
+def model_table(machines: Mapping[int, Machine]) -> Table:
+    """Return the models as a table; a hop has in it what a core takes to go to the next rank."""
+    rows = []
+    for ranks, machine in machines.items():
+        hop_s = machine.latency_s + machine.turn_s * max(0.0, ranks / machine.cores - 1)
+        bytes_ = ", ".join(
+            f"{format_size(each.memory_bytes)}: {each.move_s * 1e9:.2g} {each.fold_s * 1e9:.2g}"
+            for each in machine.bytes_
+        )
+        cells = (
+            ranks,
+            f"{machine.error:.0%}",
+            *map(say_time, (machine.start_s, hop_s, machine.overhead_s)),
+            bytes_,
+        )
+        rows.append(tuple(Cell(text=str(cell)) for cell in cells))
+    return Table(head=MODEL_HEAD, rows=tuple(rows))
+
+
+def print_calibration(machines: Mapping[int, Machine], cases: Sequence[Case]) -> None:
+    """Print measured beside predicted, the errors by number of ranks, and the models."""
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)
-    console.print(grid(case_table(cases)))
-    console.print()
-    console.print(grid(summary_table(cases)))
-    for line in describe(machine, cases):
+    for table in (case_table(cases), summary_table(cases), model_table(machines)):
+        console.print(grid(table))
+        console.print()
+    for line in describe(cases):
         console.print(line, highlight=False, markup=False, style="dim")
 
 
-def describe(machine: Machine, cases: Sequence[Case]) -> list[str]:
-    """Return the model and how to read the errors, in sentences."""
-    bytes_ = "; ".join(
-        f"{format_size(each.memory_bytes)} {each.move_s * 1e9:.3g} and {each.fold_s * 1e9:.3g}"
-        for each in machine.bytes_
-    )
+def describe(cases: Sequence[Case]) -> list[str]:
+    """Return how to read the errors, in sentences."""
     seen = sum(case.fitted for case in cases)
-    on = f"{', '.join(FITTED)} on {', '.join(map(str, sorted({case.ranks for case in cases if case.fitted})))} ranks"
     return [
-        f"The model was fitted to {seen} of {len(cases)} cases ({on}), which it meets within about {machine.error:.0%}; the "
-        "errors by ranks are those of the others.",
-        f"The model: a call {say_time(machine.start_s)}, a hop {say_time(machine.latency_s)}, a message "
-        f"{say_time(machine.overhead_s)} more, from rank to rank on one core {say_time(machine.turn_s)}; ns to move and to fold "
-        f"a byte, by the memory of all ranks: {bytes_}.",
+        f"The models, one for each number of ranks, were fitted to {seen} of {len(cases)} cases: {', '.join(FITTED)}. The errors "
+        "by ranks are those of the others.",
         "spread: half the interval that holds the true median with 95 %, by the median: no model can be nearer than that.",
     ]
 
 
-def calibration_to_json(model: Machine, cases: Sequence[Case], **facts: Any) -> dict[str, Any]:
-    """Return model, cases and errors as JSON."""
+def calibration_to_json(
+    machines: Mapping[int, Machine], cases: Sequence[Case], **facts: Any
+) -> dict[str, Any]:
+    """Return models, cases and errors as JSON."""
     return {
         "schema_version": 1,
         **facts,
-        "model": asdict(model),
+        "models": {str(ranks): asdict(machine) for ranks, machine in machines.items()},
         "errors": [asdict(each) for each in summarise(cases)],
         "cases": [
             {

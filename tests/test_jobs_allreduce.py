@@ -335,15 +335,16 @@ def test_a_machine_that_is_as_the_model_has_it_is_predicted_for_what_was_not_mea
             nbytes=nbytes,
             seconds=(predict(machine, Timed(algorithm=name, ranks=ranks, nbytes=nbytes)),) * 3,
         )
-        for name in ("sharded", "ring", "doubling", "tree", "halving", "central")
-        for ranks in (2, 3, 4, 5)
+        for name in (*FITTED, "sharded", "tree", "halving")
+        for ranks in (2, 3, 5)
         for nbytes in (1000, 64_000, 1_000_000, 8_000_000)
     ]
-    _, predicted = predict_all(cases, cores=2, transport="shm")
+    models, predicted = predict_all(cases, cores=2, transport="shm")
+    assert list(models) == [2, 3, 5]
     assert sum(case.fitted for case in predicted) == 4 * 3 * 4
-    assert max(abs(case.error) for case in predicted) < 0.1
+    assert max(abs(case.error) for case in predicted) < 0.15
     found = {each.ranks: (each.within, each.cases) for each in summarise(predicted)}
-    assert found == {"2": (8, 8), "3 to 5": (40, 40), "3": (24, 24), "4": (8, 8), "5": (8, 8)}
+    assert found == {"2": (12, 12), "3 to 5": (24, 24), "3": (12, 12), "5": (12, 12)}
 
 
 @pytest.mark.parametrize("words", [("--op", "max"), ("--report", "x.html"), ("--algorithm", "ring")])

@@ -159,12 +159,12 @@ def _calibrate(
         runs=runs or calibrating.RUNS,
         tell=tell_of(quiet),
     )
-    machine, predicted = calibrating.predict_all(cases, cores=cores, transport=transport)
+    machines, predicted = calibrating.predict_all(cases, cores=cores, transport=transport)
     if json_file is not None:
-        found = calibrating.calibration_to_json(machine, predicted, **facts(), transport=transport)
+        found = calibrating.calibration_to_json(machines, predicted, **facts(), transport=transport)
         Path(json_file).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if not quiet:
-        calibrating.print_calibration(machine, predicted)
+        calibrating.print_calibration(machines, predicted)
         if json_file is not None:
             click.echo(f"measured: {json_file}", err=True)
 
