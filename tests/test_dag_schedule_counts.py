@@ -238,6 +238,26 @@ def test_binomial_trees_take_a_round_per_doubling_and_move_p_minus_1_times_n() -
                 assert down.received.tolist() == up.sent.tolist() == leaves
 
 
+def test_long_broadcasts_and_reductions_have_the_counts_of_mpich() -> None:
+    for ranks in RANKS:
+        turns = math.ceil(math.log2(ranks))
+        elements, way = 6 * ranks, 6 * (ranks - 1)  # n and n (p - 1) / p
+        for root in {0, ranks // 2, ranks - 1}:
+            by_ring = count(plan("broadcast", "scatter_ring", ranks, root=root), elements)
+            # (lg p + p - 1) a + 2n (p - 1) / p b: at the root, which gives all parts but one, and then passes on as many.
+            assert by_ring.rounds == turns + (ranks - 1)
+            assert by_ring.sent[root] == by_ring.sent.max() == 2 * way
+            assert by_ring.sent.sum() >= ranks * way
+            if ranks & (ranks - 1) == 0:
+                doubling = count(plan("broadcast", "scatter_doubling", ranks, root=root), elements)
+                assert doubling.rounds == 2 * turns
+                assert doubling.sent[root] == doubling.sent.max() == 2 * way
+                up = count(plan("reduce", "halving", ranks, root=root), elements)
+                # n (p - 1) / p given and taken by everyone, and the rest of the parts taken by the root.
+                assert up.rounds == 2 * turns
+                assert up.received[root] == up.received.max() == 2 * way
+
+
 def degree(tree: Tree) -> Array:
     up = tree.parent >= 0
     return np.bincount(tree.parent[up], minlength=len(up)) + up

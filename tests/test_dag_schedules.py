@@ -221,6 +221,7 @@ def test_in_the_order_of_ranks_fold_these() -> None:
     assert keeping_order("allreduce", 2) == algorithms()
     assert keeping_order("reduce_scatter", 8) == ["sharded"]
     assert keeping_order("reduce", 8) == ["binomial", "tree"]
+    assert keeping_order("broadcast", 8) == algorithms("broadcast")
 
 
 def text(left: str, right: str) -> str:

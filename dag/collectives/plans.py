@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import BadCollective
-from . import binomial, direct, halving, ring, server, trees, two_level
+from . import binomial, direct, halving, ring, scattered, server, trees, two_level
 from .schedule import Kind, Schedule
 
 PLANS: dict[str, dict[str, Callable[..., Schedule]]] = {
@@ -35,8 +35,17 @@ PLANS: dict[str, dict[str, Callable[..., Schedule]]] = {
         "direct": direct.all_gather,
         "halving": halving.all_gather,
     },
-    "broadcast": {"binomial": binomial.broadcast, "tree": trees.broadcast},
-    "reduce": {"binomial": binomial.reduce, "tree": trees.reduce},
+    "broadcast": {
+        "binomial": binomial.broadcast,
+        "tree": trees.broadcast,
+        "scatter_ring": scattered.broadcast_by_ring,
+        "scatter_doubling": scattered.broadcast_by_doubling,
+    },
+    "reduce": {
+        "binomial": binomial.reduce,
+        "tree": trees.reduce,
+        "halving": scattered.reduce_by_halving,
+    },
     "all_to_all": {"direct": direct.all_to_all},
 }
 
