@@ -248,7 +248,12 @@ def test_what_does_not_fit_is_told_with_who_brings_what_at_all_ranks(
 
 
 def test_a_rank_that_returns_early_is_named(tmp_path: Path) -> None:
-    with leaving_nothing(tmp_path), pytest.raises(RankFailed, match="rank 1 returned after 1 collectives"):
+    with (
+        leaving_nothing(tmp_path),
+        pytest.raises(
+            RankFailed, match="rank 1 returned after 1 collective; ranks 0 and 2 wait in collective 2"
+        ),
+    ):
         launch(witnessed, 3, (str(tmp_path), leaves_early), timeout_s=100)
     assert set(seen(tmp_path)) == {0, 2}
 
@@ -354,31 +359,46 @@ def joined(comm: Comm, scale: float) -> list[float]:
     return comm.allreduce(np.array([scale, float(comm.rank)])).tolist()  # type: ignore[no-any-return]
 
 
-def test_ranks_from_elsewhere_join_by_the_command_that_the_launcher_gives() -> None:
-    started: list[subprocess.Popen[bytes]] = []
+def elsewhere(started: list[subprocess.Popen[bytes]]) -> Callable[[str], None]:
+    """Return what runs a launcher's command, as somebody would on another machine."""
 
-    def elsewhere(command: str) -> None:
+    def run(command: str) -> None:
         token, *arguments = command.split()
         name, value = token.split("=")
         started.append(subprocess.Popen([sys.executable, *arguments[1:]], env={**os.environ, name: value}))
 
-    assert launch(joined, 3, (2.0,), here=1, invite=elsewhere, timeout_s=60) == [[6.0, 3.0]] * 3
+    return run
+
+
+def test_ranks_from_elsewhere_join_by_the_command_that_the_launcher_gives() -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    assert launch(joined, 3, (2.0,), here=1, invite=elsewhere(started), timeout_s=60) == [[6.0, 3.0]] * 3
     assert [process.wait(20) for process in started] == [0, 0]
 
 
 def test_a_joined_rank_that_dies_is_named_and_the_other_ends(tmp_path: Path) -> None:
     started: list[subprocess.Popen[bytes]] = []
-
-    def elsewhere(command: str) -> None:
-        token, *arguments = command.split()
-        name, value = token.split("=")
-        started.append(subprocess.Popen([sys.executable, *arguments[1:]], env={**os.environ, name: value}))
-
     with pytest.raises(RankFailed, match="rank 2 is gone: its connection"):
-        launch(witnessed, 4, (str(tmp_path), dies_before), here=1, invite=elsewhere, timeout_s=60)
+        launch(witnessed, 4, (str(tmp_path), dies_before), here=1, invite=elsewhere(started), timeout_s=60)
     assert [process.wait(20) for process in started] == [1, -signal.SIGKILL, 1]
     assert no_process_is_left(tmp_path)
     assert set(seen(tmp_path)) == {0, 1, 3}
+
+
+def computes_for_ever(comm: Comm) -> None:
+    comm.barrier()
+    if comm.rank == 0:
+        raise ValueError("enough")
+    while True:
+        pass
+
+
+def test_a_rank_elsewhere_that_still_computes_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dag.collectives.overseer.GRACE_S", 0.5)
+    started: list[subprocess.Popen[bytes]] = []
+    with pytest.raises(RankFailed, match="rank 0 raised ValueError: enough"):
+        launch(computes_for_ever, 2, here=1, invite=elsewhere(started), timeout_s=60)
+    assert started[0].wait(20) != 0
 
 
 def test_who_lacks_the_token_or_names_another_run_is_refused() -> None:

@@ -42,7 +42,7 @@ class Lookout:
         self._gone: Callable[[], object] = lambda: None
 
     def listen(self, gone: Callable[[], object]) -> None:
-        """Begin to read the line; ``gone`` is called when the launcher is gone before the end."""
+        """Begin to read the line; ``gone`` is called when the run is over, or the launcher gone, before this rank returned."""
         self._gone = gone
         threading.Thread(target=self._listen, daemon=True, name="lookout").start()
 
@@ -137,8 +137,8 @@ class Lookout:
                 self._verdict = pickle.loads(message[1])
                 self._news.set()
             elif message[0] == "leave":
-                self._leave.set()
-                return
+                break
+        # Who still computes when the run is over would compute for nobody.
         ended = self._returned
         self._news.set()
         self._leave.set()

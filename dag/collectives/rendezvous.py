@@ -2,7 +2,8 @@
 
 A rank that the launcher starts has a socket pair to it; one from elsewhere calls at a random port, and both sides prove
 that they have the run's token: each sends a random number and the HMAC-SHA256 of both numbers, so the token itself does not
-travel.  Promises: who lacks the token is not heard and keeps nobody waiting.  Does not: encrypt.
+travel.  Promises: who lacks the token is not heard, and costs one of ``_STRANGERS`` places for at most ``GREETING_S``.  Does
+not: encrypt.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ def _returned(places: Sequence[Where | None]) -> RankFailed | None:
     if not waiting or not left:
         return None
     calls = {place.calls for rank in left if (place := places[rank])}
-    after = f"{calls.pop()} collectives" if len(calls) == 1 else "fewer collectives"
+    done = calls.pop() if len(calls) == 1 else None
+    after = "fewer collectives" if done is None else f"{done} collective{'s' if done != 1 else ''}"
     return RankFailed(
         f"{in_words(left)} returned after {after}; {_waits(waiting)} in collective {number}: {_call(places, number)}",
         left[0],
