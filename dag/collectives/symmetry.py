@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import BadCollective
-from .schedule import FOLD, REPLACE, Schedule, Step, moves
+from .schedule import FOLD, REPLACE, IntArray, Schedule, Step, moves
 
 #: Algorithms that are the same from every rank, whatever they do; a plan of one's own with such a name need not be.
 TURNING = frozenset({"ring", "sharded", "direct", "direct_whole"})
@@ -64,12 +64,12 @@ def moves_of_first(schedule: Schedule, number: int, followed: int | None) -> Ste
     step = schedule.step(number)
     if followed is None or followed == schedule.ranks:
         return step
-    mine = np.flatnonzero(step.src < followed)
+    return some_moves(step, np.flatnonzero(step.src < followed))
+
+
+def some_moves(step: Step, which: IntArray) -> Step:
+    """Return the moves of a step that have the numbers ``which``."""
     return Step(
-        src=step.src[mine],
-        dst=step.dst[mine],
-        start=step.start[mine],
-        stop=step.stop[mine],
-        mode=step.mode[mine],
+        src=step.src[which], dst=step.dst[which], start=step.start[which], stop=step.stop[which], mode=step.mode[which],
         settle=step.settle,
-    )
+    )  # fmt: skip
