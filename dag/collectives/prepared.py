@@ -122,7 +122,7 @@ class Preparing:
             fold=None if chosen is None else chosen.fold,
             wide=wide,
             finish=finish,
-            shares=wide is None and folds_and_shares(schedule),
+            shares=folds_and_shares(schedule),
         )
 
     def _schedule(
