@@ -6,6 +6,7 @@ the work grows with ranks times parts times steps.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 from ..errors import BadCollective
@@ -96,32 +97,34 @@ class _Run:
         given: set[tuple[int, int]] = set()
         columns = (step.src, step.dst, step.start, step.stop, step.mode)
         for src, dst, start, stop, mode in zip(*(each.tolist() for each in columns), strict=True):
-            here = f"{schedule}, step {number}: {src} gives parts {start} to {stop - 1} to {dst}"
+            wrong = partial(self._wrong, number, (src, dst, start, stop))
             if not (
                 0 <= src < schedule.nodes
                 and 0 <= dst < schedule.nodes
                 and 0 <= start < stop <= schedule.parts
             ):
-                raise BadCollective(f"{here}: there are {schedule.nodes} nodes and {schedule.parts} parts")
+                raise wrong(f": there are {schedule.nodes} nodes and {schedule.parts} parts")
             if src == dst:
-                raise BadCollective(f"{here}, itself")
+                raise wrong(", itself")
+            way = (mode, start, stop)
             for part in range(start, stop):
                 value, where = state[src][part], (dst, part)
                 if value is None:
-                    raise BadCollective(f"{here} and has no part {part}")
-                if src in arrived.setdefault(where, {}):
-                    raise BadCollective(f"{here}: part {part} twice")
-                if ways.setdefault(where, (mode, start, stop)) != (mode, start, stop):
-                    raise BadCollective(f"{here}: part {part} reaches it in two modes or ranges")
-                if mode == REPLACE and arrived[where]:
-                    raise BadCollective(f"{here}: part {part} is replaced by two")
+                    raise wrong(f" and has no part {part}")
+                others = arrived.setdefault(where, {})
+                if src in others:
+                    raise wrong(f": part {part} twice")
+                if ways.setdefault(where, way) != way:
+                    raise wrong(f": part {part} reaches it in two modes or ranges")
+                if mode == REPLACE and others:
+                    raise wrong(f": part {part} is replaced by two")
                 if mode == HOLD:
                     if src in self.held.get(where, {}):
-                        raise BadCollective(f"{here}: part {part} is on hold there already")
+                        raise wrong(f": part {part} is on hold there already")
                     if self._held_as.setdefault(where, (start, stop)) != (start, stop):
-                        raise BadCollective(f"{here}: part {part} is on hold there in another range")
+                        raise wrong(f": part {part} is on hold there in another range")
                 self.partial = self.partial or (mode != REPLACE and isinstance(value, tuple))
-                arrived[where][src] = value
+                others[src] = value
                 given.add((src, part))
         if both := given & {where for where, (mode, *_) in ways.items() if mode != HOLD}:
             node, part = min(both)
@@ -139,6 +142,12 @@ class _Run:
             self.held.clear()
             self._held_as.clear()
 
+    def _wrong(self, number: int, move: tuple[int, int, int, int], what: str) -> BadCollective:
+        src, dst, start, stop = move
+        return BadCollective(
+            f"{self._schedule}, step {number}: {src} gives parts {start} to {stop - 1} to {dst}{what}"
+        )
+
     def _write(self, where: tuple[int, int], values: dict[int, Expression], *, replace: bool) -> None:
         node, part = where
         own = self.state[node][part]
@@ -155,6 +164,8 @@ def _results(schedule: Schedule, state: list[list[Expression]]) -> list[Expressi
         first = state[holders[0]][part]
         for rank in holders:
             value = state[rank][part]
+            if value is first and rank != holders[0]:
+                continue
             found = contributions(value)
             if None in found or sorted(found) != wanted:
                 raise BadCollective(
