@@ -22,11 +22,12 @@ from .simulate import simulate
 
 FloatArray = npt.NDArray[np.float64]
 
-#: Sizes of memory at which the cost of a byte is fitted differ by at least this factor.
-_KNOTS_APART = 3.0
+#: Sizes of memory at which the cost of a byte is fitted: apart by at least this factor, and none below so many bytes, where
+#: bytes cost too little beside messages to be told from them.
+_KNOTS_APART, _LEAST_KNOT = 3.0, 100_000
 _ROUNDS = 25
 #: How strongly a number that the times say nothing about is held to its neighbour, and to where it began.
-_SMOOTH, _STAY = 0.05, 0.01
+_SMOOTH, _STAY = 0.1, 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +265,7 @@ def _knots(memory: Iterable[int]) -> list[int]:
     """Return those sizes from the smallest on that are far enough apart, the largest among them."""
     found: list[int] = []
     for size in sorted(set(memory), reverse=True):
-        if not found or found[-1] >= size * _KNOTS_APART:
+        if not found or (found[-1] >= size * _KNOTS_APART and size >= _LEAST_KNOT):
             found.append(size)
     return found[::-1]
 
