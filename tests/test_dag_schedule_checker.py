@@ -141,6 +141,17 @@ def test_all_ranks_hold_the_same_sum_in_the_same_order_or_the_plan_is_refused() 
         check(other_way_round)
 
 
+def test_a_rotation_that_tells_other_moves_than_the_steps_is_found() -> None:
+    ring = plan("allreduce", "ring", 4)
+    with pytest.raises(BadCollective, match="step 0: its moves are not those of its rotation"):
+        check(replace(plan("allreduce", "halving", 4), rotation=ring.rotation))
+    assert ring.rotation is not None
+    mode = ring.rotation.mode.copy()
+    mode[4] = FOLD
+    with pytest.raises(BadCollective, match="step 4: its moves are not those of its rotation"):
+        check(replace(ring, rotation=replace(ring.rotation, mode=mode)))
+
+
 def test_a_ring_in_which_all_give_before_they_take_stands_still_where_sends_block() -> None:
     with pytest.raises(BadCollective, match=r"0 for 1 in step 0, 1 for 2 in step 0, 2 for 0 in step 0"):
         check(plan("allreduce", "ring", 3), order=giving_first)

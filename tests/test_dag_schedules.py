@@ -62,6 +62,13 @@ def test_a_ring_of_four_is_this_table() -> None:
     ]
 
 
+@given(st.integers(0, 10**12), st.integers(1, 3000))
+def test_parts_are_of_nearly_equal_size_and_make_up_the_whole(elements: int, parts: int) -> None:
+    at = bounds(elements, parts)
+    assert (at[0], at[-1], len(at)) == (0, elements, parts + 1)
+    assert set(np.diff(at).tolist()) <= {elements // parts, -(-elements // parts)}
+
+
 # What a schedule does to numbers, told in the plainest way: an interpreter that knows nothing of the checker.
 
 
@@ -354,6 +361,7 @@ def test_a_plan_of_one_s_own_is_simulated_by_its_moves_and_not_by_its_name() -> 
     wanted = simulate(central, 8000, 4, uniform(latency_s=1e-6, s_per_byte=1e-9))
     for name in ("ring", "sharded", "direct"):
         named = replace(central, algorithm=name)
+        check(named)
         found = simulate(named, 8000, 4, uniform(latency_s=1e-6, s_per_byte=1e-9))
         assert found.by_node.tolist() == wanted.by_node.tolist()
         assert same_counts(named, central)

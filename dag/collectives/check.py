@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ..errors import BadCollective
 from .blocking import Order, by_peer, circle
-from .schedule import HOLD, REPLACE, Schedule, Step
+from .schedule import HOLD, REPLACE, Rotation, Schedule, Step
 
 #: A rank's number, or a tuple of expressions folded from left to right.
 Expression = Any
@@ -22,7 +22,7 @@ def check(schedule: Schedule, *, order: Order = by_peer) -> list[Expression]:
 
     Every contribution is in every result exactly once, all ranks hold the same expression (so they hold the same bits), no
     step writes what it gives away, nothing is left on hold, an order of ranks that is promised is kept, and sends that block
-    get through where each rank does what it has to do in a step in ``order``.
+    get through where each rank does what it has to do in a step in ``order``; a rotation tells the same moves.
 
     Raises:
         BadCollective: with the step or the rank, the part and what it holds.
@@ -36,6 +36,8 @@ def check(schedule: Schedule, *, order: Order = by_peer) -> list[Expression]:
             f"{schedule}: {node} holds part {part} of {sorted(values)} at the end, never folded"
         )
     results = _results(schedule, run.state)
+    if schedule.rotation is not None:
+        _check_rotation(schedule, schedule.rotation)
     if waiting := circle(schedule, order):
         words = ", ".join(f"{node} for {peer} in step {number}" for node, peer, number in waiting)
         raise BadCollective(f"{schedule}: where sends block, ranks wait for each other: {words}")
@@ -181,6 +183,24 @@ def _results(schedule: Schedule, state: list[list[Expression]]) -> list[Expressi
                 )
         results.append(first)
     return results
+
+
+def _check_rotation(schedule: Schedule, rotation: Rotation) -> None:
+    """Raise BadCollective if the moves of rank 0, turned by each rank, are not those of the steps."""
+    ranks, parts = schedule.ranks, schedule.parts
+    for number, step in enumerate(schedule):
+        here = zip(
+            *(each[rotation.at == number].tolist() for each in (rotation.to, rotation.part, rotation.mode)),
+            strict=True,
+        )
+        turned = sorted(
+            (rank, (rank + to) % ranks, (rank + part) % parts, (rank + part) % parts + 1, mode)
+            for to, part, mode in here
+            for rank in range(ranks)
+        )
+        columns = (step.src, step.dst, step.start, step.stop, step.mode)
+        if turned != sorted(zip(*(each.tolist() for each in columns), strict=True)):
+            raise BadCollective(f"{schedule}, step {number}: its moves are not those of its rotation")
 
 
 def _owners(schedule: Schedule, part: int) -> range:
