@@ -1,6 +1,6 @@
 """Measure ``mr`` beside what people use today: ``python benchmarks/run.py [NAME...]``, all without a name.
 
-``python benchmarks/run.py table`` renders the table in README.md from the results.
+``python benchmarks/run.py table`` renders the tables in README.md and docs/collectives.md from the results.
 
 ``pip install -e '.[bench]'`` installs the peers; Hadoop's sort and PySpark also need a JDK, GNU sort the ``sort`` command.
 Inputs are generated once into ``--dir`` (about 15 GB with the outputs); results go to ``benchmarks/results/``.
@@ -21,7 +21,7 @@ from measuring import HERE, RESULTS
 from running import coordinator, startup, store
 from slow_networks import slow_networks
 from sorting import memory, small_files, sort, sort_variable
-from table import update
+from table import update, update_guide
 
 BENCHMARKS = {
     each.__name__: each
@@ -66,6 +66,7 @@ def main() -> None:
     for name in arguments.names or BENCHMARKS:
         if name == "table":
             update(HERE.parent / "README.md", RESULTS)
+            update_guide(HERE.parent / "docs" / "collectives.md", RESULTS)
             continue
         benchmark = BENCHMARKS[name]
         print(f"{name}: {(benchmark.__doc__ or '').strip()}", flush=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,6 +128,65 @@ def _how(documents: Sequence[Mapping[str, Any]]) -> list[str]:
         "`python benchmarks/run.py` measures again and renders these tables; the single times and the command "
         "lines are in `benchmarks/results/`.",
     ]
+
+
+def networks(document: Mapping[str, Any]) -> str:
+    """Return the times on slow networks beside the simulator's as Markdown, the fastest first."""
+    (few, of_few), (many, of_many) = document["deep"].items()
+    other = {each["algorithm"]: each for each in of_many}
+    lines = [
+        f"| 100 Mbit/s | {_with_units(few)} | simulated | {_with_units(many)} | simulated |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for each in sorted(of_few, key=lambda each: float(each["simulated_s"])):
+        cells = [each["algorithm"]]
+        for found in (each, other[each["algorithm"]]):
+            cells += [f"{statistics.median(found['seconds']):.2f} s", f"{found['simulated_s']:.2f} s"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _with_units(case: str) -> str:
+    return re.sub(r"(\d+)000000 bytes", r"\1 MB", case)
+
+
+def predictions(document: Mapping[str, Any]) -> str:
+    """Return how far predictions of this machine were off as Markdown."""
+    lines = [
+        "| ranks | of cases | median error | largest | within the aim | aim | spread from run to run |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for transport, words in (("shm", "shared memory"), ("tcp", "TCP")):
+        for each in document["calibration"][transport]["errors"][:2]:
+            lines.append(
+                f"| {each['ranks']}, {words} | {each['cases']} | {each['median_error']:.0%} | {each['largest_error']:.0%} | "
+                f"{each['within']} | {each['aim']:.0%} | ± {each['median_noise']:.0%} |"
+            )
+    return "\n".join(lines)
+
+
+#: What stands in docs/collectives.md between markers of these names.
+GUIDE = {"slow_networks": networks, "calibration": predictions}
+
+
+def update_guide(guide: Path, results: Path) -> None:
+    """Replace what stands between the markers in the guide of collectives by what was measured, where anything was.
+
+    Raises:
+        ValueError: the guide lacks a marker.
+    """
+    text = guide.read_text()
+    for name, draw in GUIDE.items():
+        path = results / f"{name}.json"
+        if not path.exists():
+            continue
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise ValueError(f"{guide.name} has no {begin} and {end} to put the table between")
+        text = f"{before}{begin}\n{draw(json.loads(path.read_text()))}\n{end}{after}"
+    guide.write_text(text)
 
 
 def update(readme: Path, results: Path) -> None:
