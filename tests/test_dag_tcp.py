@@ -31,10 +31,10 @@ PATIENCE_S = 20.0
 
 
 class Raises:
-    """A watch that raises what it is told."""
+    """A watch that raises what it is told, at once when patience is at an end."""
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self.patience_s = patience_s
+    def __init__(self) -> None:
+        self.patience_s = PATIENCE_S
 
     def waited(self, seconds: float, peers: Collection[int]) -> None:
         if seconds > self.patience_s:
@@ -49,9 +49,10 @@ class Raises:
 
 @contextlib.contextmanager
 def seats(
-    size: int, *, tokens: Sequence[bytes] | None = None, patience_s: float = PATIENCE_S, far: bool = False
+    size: int, *, tokens: Sequence[bytes] | None = None, watch: Raises | None = None, far: bool = False
 ) -> Iterator[list[Tcp]]:
     """Yield the connected transports of ``size`` ranks, all in this process; ``far``: each has an address of its own."""
+    watch = watch or Raises()
     made = [
         Tcp(
             Seat(
@@ -60,7 +61,7 @@ def seats(
                 token=tokens[rank] if tokens else TOKEN,
                 host=f"127.0.0.{rank + 1 if far else 1}",
             ),
-            Raises(patience_s),
+            watch,
         )
         for rank in range(size)
     ]
@@ -263,11 +264,14 @@ def test_strangers_are_not_heard_and_keep_nobody_waiting() -> None:
 
 
 def test_a_rank_with_another_token_is_named() -> None:
-    with seats(2, tokens=[TOKEN, bytes(32)], patience_s=0.5) as transports:
+    watch = Raises()
+    with seats(2, tokens=[TOKEN, bytes(32)], watch=watch) as transports:
 
         def work(transport: Tcp) -> str:
             with pytest.raises((RankFailed, TimeoutError)) as raised:
                 swap(transport)
+            # Then the other need not wait any longer for one that it knows.
+            watch.patience_s = 0.0
             return str(raised.value)
 
         first, second = at_once(transports, work)
@@ -318,8 +322,10 @@ def test_a_peer_that_closes_in_the_middle_of_a_message_is_named(closer: int) -> 
 
 
 def test_a_silent_peer_is_waited_for_as_long_as_the_watch_is_patient_and_named() -> None:
-    with seats(3, patience_s=0.3) as transports:
+    watch = Raises()
+    with seats(3, watch=watch) as transports:
         at_once(transports[:2], swap)
+        watch.patience_s = 0.3
         with pytest.raises(TimeoutError, match=r"^waited for \[1\]$"):
             swap(transports[0])
         # One that never came: the higher number would have called.
@@ -328,8 +334,10 @@ def test_a_silent_peer_is_waited_for_as_long_as_the_watch_is_patient_and_named()
 
 
 def test_one_that_does_not_take_what_is_sent_is_waited_for() -> None:
-    with seats(2, patience_s=0.3) as transports:
+    watch = Raises()
+    with seats(2, watch=watch) as transports:
         at_once(transports, swap)
+        watch.patience_s = 0.3
         with pytest.raises(TimeoutError, match=r"^waited for \[1\]$"):
             transports[0].exchange([Send(peer=1, data=np.zeros(100 << 20, np.uint8))], [])
 
@@ -337,12 +345,14 @@ def test_one_that_does_not_take_what_is_sent_is_waited_for() -> None:
 def test_between_machines_a_large_message_waits_for_its_receiver_and_a_small_one_does_not() -> None:
     large, small = np.arange(200_000).astype(np.uint8), np.arange(60_000).astype(np.uint8)
     for far in (False, True):
-        with seats(2, patience_s=0.3, far=far) as transports:
+        watch = Raises()
+        with seats(2, watch=watch, far=far) as transports:
             first, second = transports
             at_once(transports, swap)
             # Rank 1 is elsewhere; the system takes as much for it.
             first.exchange([Send(peer=1, data=small)], [])
             if far:
+                watch.patience_s = 0.3
                 with pytest.raises(TimeoutError, match=r"^waited for \[1\]$"):
                     first.exchange([Send(peer=1, data=large)], [])
                 continue
