@@ -258,6 +258,25 @@ def test_a_rank_that_returns_early_is_named(tmp_path: Path) -> None:
     assert set(seen(tmp_path)) == {0, 2}
 
 
+def ends_with_another_root(comm: Comm) -> None:
+    comm.broadcast(np.ones(1), root=1 if comm.rank == 1 else 0)
+
+
+def ends_without_a_barrier(comm: Comm) -> None:
+    comm.broadcast(np.ones(1))
+    if comm.rank != 1:
+        comm.allreduce(np.ones(0))  # of nothing: no message is missed
+
+
+def test_what_nobody_noticed_is_noticed_when_all_have_returned() -> None:
+    with pytest.raises(RanksDiffer, match="collective 1 is not the same"):
+        launch(ends_with_another_root, 2, timeout_s=60)
+    with pytest.raises(
+        RankFailed, match=r"rank 1 returned without collective 2, which others called: allreduce of"
+    ):
+        launch(ends_without_a_barrier, 2, timeout_s=60)
+
+
 def goes_on_after_a_fault(comm: Comm) -> list[str]:
     said = []
     for _ in range(2):

@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import GraphError, RankFailed, RanksDiffer
 from .rank import Hello, Orders
 from .rendezvous import Line
-from .verdicts import Where, in_words, judge
+from .verdicts import Where, in_words, judge, judge_the_end
 
 #: By then a rank has said where it stands, if it can; and so long those that have not come yet may take to a call
 #: in which others differ, so that who is the odd one is told by all of them.
@@ -313,6 +313,8 @@ def oversee(crew: Crew, timeout_s: float) -> list[Any]:
             there = course.connected if len(course.hellos) == crew.ranks else course.hellos
             missing = [rank for rank in range(crew.ranks) if rank not in there]
             course.fail(RankFailed(f"{in_words(missing)} did not start in time", missing[0]))
+    if course.fault is None:
+        course.fault = judge_the_end([course.places[rank] for rank in range(crew.ranks)])
     for rank in range(crew.ranks):
         crew.tell(rank, "leave")
     _let_leave(crew, course)

@@ -49,6 +49,20 @@ def judge(places: Sequence[Where | None], *, timeout_s: float | None) -> GraphEr
     )
 
 
+def judge_the_end(places: Sequence[Where]) -> GraphError | None:
+    """Return what was wrong though all ranks have returned: a short message may have gone to one that never took it."""
+    if (differ := _different(places)) is not None:
+        return differ
+    number = max(place.calls for place in places)
+    behind = [rank for rank, place in enumerate(places) if place.calls < number]
+    if not behind:
+        return None
+    return RankFailed(
+        f"{in_words(behind)} returned without collective {number}, which others called: {_call(places, number)}",
+        behind[0],
+    )
+
+
 def in_words(ranks: Collection[int]) -> str:
     """Return ``rank 2``, ``ranks 0 and 3`` or ``ranks 0, 1 and 3``."""
     first = [str(rank) for rank in sorted(ranks)]
