@@ -327,6 +327,19 @@ def test_memory_goes_back_to_the_machine_with_the_last_view_of_it() -> None:
     arena.close()
 
 
+def test_a_forked_child_that_drops_an_array_leaves_it_to_its_parent() -> None:
+    arena = Arena(4096)
+    block = arena.allocate(1 << 20)
+    block[:] = 7
+    child = os.fork()
+    if child == 0:
+        del block
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (block == 7).all()
+    arena.close()
+
+
 def test_an_arena_is_smaller_where_address_space_is_limited() -> None:
     script = (
         "import resource; from dag.collectives.arena import Arena; "

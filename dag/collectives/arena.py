@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import threading
 from collections import deque
 from typing import Any
 
@@ -54,6 +55,9 @@ class Arena:
         self.address = int(self.bytes.__array_interface__["data"][0])
         begin = _rounded(head_bytes, PAGE_BYTES)
         self._free = [(begin, self.nbytes)]
+        self._pid = os.getpid()
+        #: Collectives in the background allocate too.
+        self._lock = threading.Lock()
         #: Given back, perhaps by another thread or amid ``allocate``: taken up by the next ``allocate``.
         self._returned: deque[tuple[int, int]] = deque()
 
@@ -72,22 +76,26 @@ class Arena:
         Raises:
             MemoryError: there is no such gap.
         """
-        while self._returned:
-            self._free = _with(self._free, self._returned.popleft())
-        # Large blocks begin where a huge page may.
-        unit = HUGE_BYTES if nbytes >= HUGE_BYTES else PAGE_BYTES
-        wanted = _rounded(max(nbytes, 1), PAGE_BYTES)
-        for at, (start, stop) in enumerate(self._free):
-            begin = _rounded(start, unit)
-            if begin + wanted <= stop:
-                self._free[at : at + 1] = [
-                    gap for gap in ((start, begin), (begin + wanted, stop)) if gap[0] < gap[1]
-                ]
-                return np.asarray(_Block(self, begin, nbytes, begin + wanted))
+        with self._lock:
+            while self._returned:
+                self._free = _with(self._free, self._returned.popleft())
+            # Large blocks begin where a huge page may.
+            unit = HUGE_BYTES if nbytes >= HUGE_BYTES else PAGE_BYTES
+            wanted = _rounded(max(nbytes, 1), PAGE_BYTES)
+            for at, (start, stop) in enumerate(self._free):
+                begin = _rounded(start, unit)
+                if begin + wanted <= stop:
+                    self._free[at : at + 1] = [
+                        gap for gap in ((start, begin), (begin + wanted, stop)) if gap[0] < gap[1]
+                    ]
+                    return np.asarray(_Block(self, begin, nbytes, begin + wanted))
         raise MemoryError(f"no {nbytes} bytes are left of the {self.nbytes} that a rank may share")
 
     def give_back(self, start: int, stop: int) -> None:
         """Take a block back: its pages go to the machine at once, its place to the next ``allocate``."""
+        # A child made by fork has the same arrays, and these pages are still its parent's.
+        if os.getpid() != self._pid:
+            return
         with contextlib.suppress(OSError, ValueError):
             self._map.madvise(mmap.MADV_REMOVE, start, stop - start)
         self._returned.append((start, stop))
