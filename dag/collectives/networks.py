@@ -171,7 +171,7 @@ NETWORKS: dict[str, NamedNetwork] = {
     "summit": NamedNetwork(
         about="NCCL 2.4 on Summit: 6 GPUs a machine, 50 GB/s inside, 25 GB/s across; ring and tree have hops of their own",
         usual=_SUMMIT_TREE,
-        own={"ring": _SUMMIT_RING},
+        own={"ring": _SUMMIT_RING, "two_level": _SUMMIT_RING},  # two levels go round rings across machines
     ),
     **{
         f"ethernet-{gbit}g": NamedNetwork(
