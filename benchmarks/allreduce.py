@@ -193,7 +193,7 @@ def measure(
 
 
 def roofs(group: Group) -> dict[str, float]:
-    """Return bytes per second: of memory, all ranks at once, and of a raw stream around a ring of sockets, per rank; the best of a few."""
+    """Return bytes per second: of memory, all ranks at once, and of a raw stream through each rank; the best of a few."""
     ranks = len(group.connections)
     ports = group.ask("listen")
     following = [("stream", ports[(rank + 1) % ranks], ROOF_BYTES, ROOF_TIMES) for rank in range(ranks)]
