@@ -261,7 +261,8 @@ def make_row(wanted: Wanted, name: str, nbytes: int, done: Sequence[Done]) -> Ro
     roof_s = None
     if roof is not None and nbytes:
         asked_for = plan.asked.touched if roof.what == "memory" else plan.asked.sent
-        roof_s = asked_for * plan.itemsize / roof.bytes_per_s
+        if asked_for:  # one rank asks for nothing
+            roof_s = asked_for * plan.itemsize / roof.bytes_per_s
     return Row(
         name=name if name == plan.algorithm else f"{name} ({plan.algorithm})",
         nbytes=nbytes,

@@ -43,6 +43,7 @@ MARKS = (
     "M0 -4.2L4.2 0L0 4.2L-4.2 0z",
 )
 _LINE_PX = 15
+_LABEL_PX = 58
 
 
 def _style() -> str:
@@ -111,12 +112,13 @@ def draw_plot(
         shapes.append(
             f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{html.escape(say_y(tick))}</text>'
         )
+    labelled = -math.inf
     for tick in x_ticks or across.ticks:
         x = across.place(tick)
         shapes.append(_line("grid", x, TOP, x, HEIGHT - BOTTOM))
-        shapes.append(
-            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{html.escape(say_x(tick))}</text>'
-        )
+        if x - labelled >= _LABEL_PX:
+            words, labelled = html.escape(say_x(tick)), x
+            shapes.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{words}</text>')
     middle = (LEFT + right) / 2
     shapes.append(
         f'<text x="{middle:.1f}" y="{HEIGHT - 12}" text-anchor="middle">{html.escape(x_label)}</text>'
@@ -132,8 +134,9 @@ def draw_plot(
         shapes.append(f'<g class="one k{number}">')
         if each.line and len(places) > 1:
             shapes.append(f'<path class="path" d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in places)}"/>')
-        for x, low, high in each.bars:
-            shapes.append(_line("bar", across.place(x), up.place(low), across.place(x), up.place(high)))
+        for x, low, high in each.bars:  # side by side, for all curves have theirs at the same places
+            place = across.place(x) + 1.6 * (at - (len(shown) - 1) / 2)
+            shapes.append(_line("bar", place, up.place(low), place, up.place(high)))
         for (x, y), (value_x, value_y) in zip(places, each.points, strict=True):
             words = html.escape(f"{each.name}, {say_x(value_x)}: {say_y(value_y)}")
             shapes.append(

@@ -167,9 +167,8 @@ def _template() -> jinja2.Template:
 
 def _headline(measured: Measured, sizes: Sequence[int]) -> str:
     best = rows_of(measured, max(sizes))[0]
-    return (
-        f"{format_size(best.nbytes)} over {say_count(best.ranks, 'rank')} in {say_time(best.spread.median)}"
-    )
+    size, ranks = format_size(best.nbytes), say_count(best.ranks, "rank")
+    return f"{best.name}: {size} over {ranks} in {say_time(best.spread.median)}"
 
 
 def _subject(measured: Measured, sizes: Sequence[int]) -> str:
@@ -187,10 +186,13 @@ def _verdict(measured: Measured, nbytes: int) -> str:
     if first.roof_share is not None:
         line += f", {first.roof_share:.0%} of the roof"
     level = [row.name for row in rows[1:] if row.spread.low <= first.spread.high]
-    if level:
+    if len(rows) > 1 and len(level) == len(rows) - 1:
+        line += "; all others are within the spread of it"
+    elif level:
         line += f"; within the spread of it: {', '.join(level)}"
     if len(rows) > 1:
-        line += f"; the slowest, {rows[-1].name}, takes {rows[-1].spread.median / first.spread.median:.1f} times as long"
+        slower = rows[-1].spread.median / first.spread.median
+        line += f"; the slowest, {rows[-1].name}, takes {slower:.1f} times as long"
     return f"{line}."
 
 
@@ -217,11 +219,10 @@ def _plots(measured: Measured, sizes: Sequence[int]) -> list[Markup]:
     shared: dict[str, Any] = {
         "x_label": "bytes that each rank brings", "say_x": format_size, "x_ticks": [size for size in sorted(sizes) if size]
     }  # fmt: skip
-    pictures = [
-        draw_plot(curves(lambda row: row.spread.median, True), title="Time", y_label="time", say_y=say_time, **shared),
-        draw_plot(
-            curves(lambda row: row.busbw, False), title="Bus bandwidth", y_label="bus bandwidth",
-            say_y=say_rate, **shared,
-        ),
-    ]  # fmt: skip
+    times, rates = curves(lambda row: row.spread.median, True), curves(lambda row: row.busbw, False)
+    pictures = [draw_plot(times, title="Time", y_label="time", say_y=say_time, **shared)]
+    if any(each.points for each in rates):  # one rank has no bus
+        pictures.append(
+            draw_plot(rates, title="Bus bandwidth", y_label="bus bandwidth", say_y=say_rate, **shared)
+        )
     return [Markup(each) for each in pictures]

@@ -185,7 +185,7 @@ def test_a_browser_sorts_the_tables_and_no_word_in_a_plot_lies_on_another_or_out
     tmp_path: Path, width: int
 ) -> None:
     rng = np.random.default_rng(5)
-    sizes = (1000, 64_000, 1_000_000, 16_000_000, 256_000_000)
+    sizes = (1000, 64_000, 1_000_000, 2_000_000, 4_000_000, 16_000_000, 256_000_000)
     rows = []
     for nbytes in sizes:
         for name in algorithms():
