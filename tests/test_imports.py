@@ -35,7 +35,7 @@ PURE += tuple(
     f"dag/collectives/{name}.py"
     for name in (
         "schedule", "ring", "server", "direct", "trees", "halving", "two_level", "binomial", "scattered", "plans",
-        "blocking", "check", "count", "table", "choose", "operators", "transport", "execute", "prepared", "verdicts", "buckets",
+        "blocking", "check", "count", "table", "choose", "operators", "transport", "folding", "execute", "prepared", "verdicts", "buckets",
         "simulate", "networks", "symmetry", "costs", "calibrate", "draw",
     )
 )  # fmt: skip
