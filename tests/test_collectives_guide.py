@@ -92,3 +92,10 @@ def test_what_is_too_large_for_a_picture_is_refused() -> None:
 def test_a_server_beside_the_ranks_has_a_row_of_its_own() -> None:
     root = ElementTree.fromstring(draw_svg(plan("allreduce", "central", 2, server_is_rank=False)))
     assert "server" in [each.text for each in root.iter(f"{SVG}text")]
+
+
+def test_a_title_counts_one_part_as_one() -> None:
+    root = ElementTree.fromstring(draw_svg(plan("allreduce", "central", 4)))
+    title = root.find(f"{SVG}title")
+    assert title is not None
+    assert title.text == "central: 4 ranks, 1 part, 2 steps"

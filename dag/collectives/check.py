@@ -85,7 +85,7 @@ class _Run:
         self.state: list[list[Expression]] = [[None] * schedule.parts for _ in range(schedule.nodes)]
         for rank in range(ranks):
             for part in range(schedule.parts):
-                self.state[rank][part] = rank if rank in _owners(schedule, part) else None
+                self.state[rank][part] = rank if rank in owners(schedule, part) else None
         self.held: dict[tuple[int, int], dict[int, Expression]] = {}
         self._held_as: dict[tuple[int, int], tuple[int, int]] = {}
         #: Whether a sum was sent to be folded.
@@ -162,7 +162,7 @@ def _results(schedule: Schedule, state: list[list[Expression]]) -> list[Expressi
     """Return what each part ends as, the same wherever it is wanted."""
     results: list[Expression] = []
     for part in range(schedule.parts):
-        holders, wanted = _holders(schedule, part), list(_owners(schedule, part))
+        holders, wanted = _holders(schedule, part), list(owners(schedule, part))
         first = state[holders[0]][part]
         for rank in holders:
             value = state[rank][part]
@@ -203,7 +203,7 @@ def _check_rotation(schedule: Schedule, rotation: Rotation) -> None:
             raise BadCollective(f"{schedule}, step {number}: its moves are not those of its rotation")
 
 
-def _owners(schedule: Schedule, part: int) -> range:
+def owners(schedule: Schedule, part: int) -> range:
     """Return the ranks that bring a part."""
     if schedule.kind == "all_gather":
         return range(part, part + 1)

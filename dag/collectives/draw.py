@@ -10,6 +10,7 @@ import html
 from dataclasses import dataclass
 
 from ..errors import BadCollective
+from .check import owners
 from .schedule import FOLD, HOLD, REPLACE, Schedule, Step
 
 #: More than this nobody can read.
@@ -64,7 +65,7 @@ def draw_svg(schedule: Schedule, title: str = "") -> str:
     sizes = _Sizes(strip=strip, column=column, width=max(sizes.width, 430), height=sizes.height)
     words = (
         title
-        or f"{schedule.algorithm}: {schedule.ranks} ranks, {schedule.parts} parts, {schedule.steps} steps"
+        or f"{schedule.algorithm}: {_say(schedule.ranks, 'rank')}, {_say(schedule.parts, 'part')}, {_say(schedule.steps, 'step')}"
     )
     shapes = [f'<text class="title" x="16" y="26">{html.escape(words)}</text>']
     for node in range(schedule.nodes):
@@ -109,12 +110,7 @@ def _begin(schedule: Schedule) -> list[list[int]]:
     state = [[0] * schedule.parts for _ in range(schedule.nodes)]
     for rank in range(schedule.ranks):
         for part in range(schedule.parts):
-            has = {
-                "all_gather": part == rank,
-                "broadcast": rank == schedule.root,
-                "all_to_all": part // schedule.ranks == rank,
-            }.get(schedule.kind, True)
-            state[rank][part] = has << rank
+            state[rank][part] = (rank in owners(schedule, part)) << rank
     return state
 
 
