@@ -35,8 +35,8 @@ PURE += tuple(
     f"dag/collectives/{name}.py"
     for name in (
         "schedule", "ring", "server", "direct", "trees", "halving", "two_level", "binomial", "scattered", "plans",
-        "blocking", "check", "count", "table", "choose", "operators", "transport", "folding", "execute", "prepared", "verdicts", "buckets",
-        "simulate", "networks", "symmetry", "costs", "calibrate", "draw",
+        "blocking", "check", "count", "table", "choose", "operators", "transport", "folding", "execute", "prepared",
+        "verdicts", "buckets", "simulate", "networks", "symmetry", "costs", "calibrate", "draw",
     )
 )  # fmt: skip
 IMPURE = {"os", "time", "threading", "fsspec", "dask", "distributed", "subprocess", "socket"}
