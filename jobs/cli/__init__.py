@@ -70,6 +70,7 @@ def mr() -> None:
     mr jobs                                  what else there is
     mr compare wordcount book.txt            both ways, side by side
     mr train mlp points.csv                  a model by gradient descent
+    mr allreduce --ranks 4                   a sum over processes, by every algorithm
 
     Sizes are bytes or have a unit: kB, MB and GB are powers of 1000, KiB, MiB and GiB of 1024.
     """
