@@ -13,6 +13,7 @@ from typing import Any
 
 from dag.collectives import algorithms, launch
 from dag.collectives.calibrate import Machine, Timed, fit, predict
+from dag.errors import BadCollective
 
 from .allreduce import WrongResult
 from .allreduce_rank import Done, Task, measure_each
@@ -20,7 +21,7 @@ from .allreduce_report import say_time
 from .report.derive import Spread, spread
 from .report.tables import Cell, Table
 from .report.terminal import grid
-from .sizes import format_size
+from .sizes import exact_size, format_size
 
 RANKS = tuple(range(2, 9))
 SIZES = (1_000, 64_000, 1_000_000, 8_000_000)
@@ -79,9 +80,19 @@ def measure_machine(
     """Return what all algorithms took on so many ranks of this machine.
 
     Raises:
+        BadCollective: no model could be fitted to so few ranks or sizes; nothing was measured.
         WrongResult: an all-reduce did not return what NumPy makes of the same numbers.
     """
-    names = tuple(name for name in algorithms() if name != "machine_tree")
+    if not ranks or min(ranks) < 2:
+        raise BadCollective("a model is fitted to times of 2 ranks or more: take --ranks 2 or more")
+    if len({nbytes for nbytes in sizes if nbytes}) < 2:
+        raise BadCollective(f"a model is fitted to at least 2 sizes, got {', '.join(map(exact_size, sizes))}")
+    for nbytes in sizes:
+        if nbytes % ITEMSIZE:
+            raise BadCollective(
+                f"--bytes {exact_size(nbytes)} is no whole number of float32, which have {ITEMSIZE} bytes"
+            )
+    names = tuple(algorithms())
     cases: list[Case] = []
     for size in ranks:
         tell(
