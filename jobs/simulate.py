@@ -12,7 +12,7 @@ from typing import Any
 
 from dag.collectives import Network, Schedule, algorithms, named_network, plan, simulate
 from dag.collectives.networks import uniform
-from dag.collectives.plans import PER_MACHINE
+from dag.collectives.plans import CHUNKED, PER_MACHINE
 from dag.collectives.trees import best_chunks
 from dag.errors import BadCollective
 
@@ -22,7 +22,6 @@ FOLLOWED_MESSAGES = 100_000_000
 MOST_MOVES = 4_000_000_000
 #: Chunks of a tree are no smaller than this many elements, and no more than this many.
 _CHUNK_ELEMENTS, _MOST_CHUNKS = 256, 512
-_CHUNKED = ("tree", "double_tree", "machine_tree")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +169,7 @@ def _plan(
     choices: dict[str, Any] = {}
     if name in PER_MACHINE:
         choices["per_machine"] = network.per_machine
-    if name in _CHUNKED:
+    if name in CHUNKED:
         if chunks is None:
             link = network.across if ranks > network.per_machine else network.inside
             best = best_chunks(ranks, nbytes, link.latency_s, link.s_per_byte)
@@ -180,7 +179,7 @@ def _plan(
 
 
 def _chunks_of(schedule: Schedule) -> int | None:
-    if schedule.algorithm not in _CHUNKED:
+    if schedule.algorithm not in CHUNKED:
         return None
     return schedule.parts // (2 if schedule.algorithm == "double_tree" else 1)
 

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dag.collectives import plan
+from dag.collectives.choose import planned
 from dag.collectives.networks import Link, Network
+from dag.collectives.plans import CHUNKED
 from dag.collectives.simulate import simulate
 from dag.collectives.trees import Tree, balanced, best_chunks, double, in_order, over_machines
 
@@ -149,3 +151,8 @@ def test_the_closed_form_of_the_chunks_is_near_the_best_of_a_simulated_sweep() -
         assert sweep[best] <= 1.1 * min(sweep.values()), (ranks, best, sweep)
         assert sweep[max(sweep)] > 1.2 * sweep[best]
         assert sweep[min(sweep)] > 1.2 * sweep[best]
+
+
+def test_real_ranks_run_all_trees_in_the_same_chunks() -> None:
+    parts = {name: planned("allreduce", name, 8, 64_000_000, per_machine=2).parts for name in CHUNKED}
+    assert parts["machine_tree"] == parts["tree"] == parts["double_tree"] // 2 > 8

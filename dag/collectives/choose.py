@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .plans import plan
+from .plans import CHUNKED, PER_MACHINE, plan
 from .schedule import Kind, Schedule
 from .trees import best_chunks
 
@@ -37,10 +37,10 @@ def planned(
     kind: Kind, algorithm: str, ranks: int, nbytes: int, *, per_machine: int, root: int = 0
 ) -> Schedule:
     """Return the schedule of a named algorithm, with the choices that it needs for so many bytes."""
-    if algorithm in ("two_level", "machine_tree"):
-        return plan(kind, algorithm, ranks, per_machine=per_machine)
     choices = {"root": root} if kind in ("broadcast", "reduce") else {}
-    if algorithm in ("tree", "double_tree"):
+    if algorithm in PER_MACHINE:
+        choices["per_machine"] = per_machine
+    if algorithm in CHUNKED:
         choices["chunks"] = min(32, best_chunks(ranks, nbytes, LATENCY_S, S_PER_BYTE))
     return plan(kind, algorithm, ranks, **choices)
 

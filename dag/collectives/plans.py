@@ -51,6 +51,8 @@ PLANS: dict[str, dict[str, Callable[..., Schedule]]] = {
 
 #: Algorithms that ask how many ranks a machine has.
 PER_MACHINE = ("machine_tree", "two_level")
+#: Algorithms that work in chunks: as many as are asked for, one by default.
+CHUNKED = ("tree", "double_tree", "machine_tree")
 
 
 def algorithms(kind: str = "allreduce") -> list[str]:
