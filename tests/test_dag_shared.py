@@ -249,7 +249,7 @@ def test_processes_sum_arrays_of_their_own_and_shared_ones_and_leave_nothing() -
         for result in launch(ranks_sum, 2, (elements,), transport="shm", timeout_s=60):
             assert set(result) == {wanted}
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def die_amid(comm: Comm, elements: int) -> None:
