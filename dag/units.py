@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 
+#: Seconds of each unit of ``show_time``.
+TIME_UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
+
 
 def show_bytes(count: float) -> str:
     """Return ``count`` in decimal units, with three digits.
@@ -16,9 +19,9 @@ def show_bytes(count: float) -> str:
     value = count / 1000
     for unit in ("kB", "MB", "GB", "TB"):
         if value < 999.5:
-            return f"{_three_digits(value)} {unit}"
+            return f"{three_digits(value)} {unit}"
         value /= 1000
-    return f"{_three_digits(value)} PB"
+    return f"{three_digits(value)} PB"
 
 
 def show_seconds(seconds: float) -> str:
@@ -30,13 +33,25 @@ def show_seconds(seconds: float) -> str:
     if abs(seconds) < 5e-6:
         return "0 s"
     if seconds < 0.9995:
-        return f"{_three_digits(seconds * 1000)} ms"
+        return f"{three_digits(seconds * 1000)} ms"
     if seconds < 600:
-        return f"{_three_digits(seconds)} s"
+        return f"{three_digits(seconds)} s"
     return f"{seconds / 60:,.0f} min"
 
 
-def _three_digits(value: float) -> str:
+def show_time(seconds: float) -> str:
+    """Return ``seconds`` with three digits and a unit from microseconds on: for what takes no longer than a message.
+
+    >>> show_time(1.234e-5), show_time(0.00456), show_time(0.9999), show_time(377.4), show_time(3e-9), show_time(0)
+    ('12.3 µs', '4.56 ms', '1.00 s', '377 s', '0.00 µs', '0.00 µs')
+    """
+    for unit, unit_s in TIME_UNITS.items():
+        if seconds >= 0.9995 * unit_s or unit == "µs":
+            break
+    return f"{three_digits(seconds / unit_s)} {unit}"
+
+
+def three_digits(value: float) -> str:
     """Return a value from 1 up to 1000 with three digits; what is smaller has two decimals."""
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 

@@ -14,10 +14,10 @@ from typing import Any
 from dag.collectives import algorithms, launch
 from dag.collectives.calibrate import Machine, Timed, fit, predict
 from dag.errors import BadCollective
+from dag.units import show_time
 
 from .allreduce import WrongResult
 from .allreduce_rank import Done, Task, measure_each
-from .allreduce_report import say_time
 from .report.derive import Spread, spread
 from .report.tables import Cell, Table
 from .report.terminal import grid
@@ -177,9 +177,9 @@ def case_table(cases: Sequence[Case]) -> Table:
                 Cell(text=str(case.ranks)),
                 Cell(text=format_size(case.nbytes)),
                 Cell(text=case.algorithm),
-                Cell(text=say_time(case.spread.median)),
+                Cell(text=show_time(case.spread.median)),
                 Cell(text=f"± {case.noise:.0%}"),
-                Cell(text=say_time(case.predicted_s)),
+                Cell(text=show_time(case.predicted_s)),
                 Cell(text=f"{case.error:+.0%}", marked=beyond),
                 Cell(text="fitted" if case.fitted else ""),
             )
@@ -269,7 +269,7 @@ def model_table(machines: Mapping[int, Machine]) -> Table:
         cells = (
             ranks,
             f"{machine.error:.0%}",
-            *map(say_time, (machine.start_s, hop_s, machine.overhead_s)),
+            *map(show_time, (machine.start_s, hop_s, machine.overhead_s)),
             bytes_,
         )
         rows.append(tuple(Cell(text=str(cell)) for cell in cells))

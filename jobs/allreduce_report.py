@@ -11,6 +11,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from dag.units import TIME_UNITS, show_time, three_digits
+
 from .allreduce import Measured, Row
 from .allreduce_plot import Series, draw_plot
 from .allreduce_rank import dtype_of
@@ -19,19 +21,6 @@ from .report.terminal import grid
 from .sizes import format_size, say_count
 
 HEAD = ("algorithm", "time", "from - to", "algbw", "busbw", "roof", "rounds", "bytes/rank", "fan-in", "peers")
-
-
-def say_time(seconds: float) -> str:
-    """Return seconds with three digits and a unit from microseconds on.
-
-    >>> say_time(1.234e-5), say_time(0.00456), say_time(0.5), say_time(12.34)
-    ('12.3 µs', '4.56 ms', '500 ms', '12.3 s')
-    """
-    for least, unit in ((1.0, "s"), (1e-3, "ms"), (0.0, "µs")):
-        if seconds >= least * 0.9995:
-            value = seconds / (least or 1e-6)
-            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
-    raise ValueError(f"a time is not negative, got {seconds}")
 
 
 def say_rate(bytes_per_s: float) -> str:
@@ -50,7 +39,7 @@ def cells_of(row: Row) -> tuple[Cell, ...]:
     share = row.roof_share
     shown: tuple[tuple[str, float | None], ...] = (
         (row.name, None),
-        (say_time(times.median), times.median),
+        (show_time(times.median), times.median),
         (f"{_digits(times.low, times.median)} - {_digits(times.high, times.median)}", times.high - times.low),
         (say_rate(row.algbw), row.algbw),
         (say_rate(row.busbw), row.busbw),
@@ -65,9 +54,8 @@ def cells_of(row: Row) -> tuple[Cell, ...]:
 
 def _digits(seconds: float, like: float) -> str:
     """Return a time without unit, in the unit in which ``like`` is written."""
-    unit = say_time(like).split()[1]
-    value = seconds / {"s": 1.0, "ms": 1e-3, "µs": 1e-6}[unit]
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+    unit = show_time(like).split()[1]
+    return three_digits(seconds / TIME_UNITS[unit])
 
 
 def say_size(measured: Measured, nbytes: int) -> str:
@@ -168,7 +156,7 @@ def _template() -> jinja2.Template:
 def _headline(measured: Measured, sizes: Sequence[int]) -> str:
     best = rows_of(measured, max(sizes))[0]
     size, ranks = format_size(best.nbytes), say_count(best.ranks, "rank")
-    return f"{best.name}: {size} over {ranks} in {say_time(best.spread.median)}"
+    return f"{best.name}: {size} over {ranks} in {show_time(best.spread.median)}"
 
 
 def _subject(measured: Measured, sizes: Sequence[int]) -> str:
@@ -182,7 +170,7 @@ def _subject(measured: Measured, sizes: Sequence[int]) -> str:
 def _verdict(measured: Measured, nbytes: int) -> str:
     rows = rows_of(measured, nbytes)
     first = rows[0]
-    line = f"{format_size(nbytes)}: {first.name} is the fastest, {say_time(first.spread.median)}"
+    line = f"{format_size(nbytes)}: {first.name} is the fastest, {show_time(first.spread.median)}"
     if first.roof_share is not None:
         line += f", {first.roof_share:.0%} of the roof"
     level = [row.name for row in rows[1:] if row.spread.low <= first.spread.high]
@@ -220,7 +208,7 @@ def _plots(measured: Measured, sizes: Sequence[int]) -> list[Markup]:
         "x_label": "bytes that each rank brings", "say_x": format_size, "x_ticks": [size for size in sorted(sizes) if size]
     }  # fmt: skip
     times, rates = curves(lambda row: row.spread.median, True), curves(lambda row: row.busbw, False)
-    pictures = [draw_plot(times, title="Time", y_label="time", say_y=say_time, **shared)]
+    pictures = [draw_plot(times, title="Time", y_label="time", say_y=show_time, **shared)]
     if any(each.points for each in rates):  # one rank has no bus
         pictures.append(
             draw_plot(rates, title="Bus bandwidth", y_label="bus bandwidth", say_y=say_rate, **shared)

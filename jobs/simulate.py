@@ -182,17 +182,3 @@ def _chunks_of(schedule: Schedule) -> int | None:
     if schedule.algorithm not in CHUNKED:
         return None
     return schedule.parts // (2 if schedule.algorithm == "double_tree" else 1)
-
-
-def show_time(seconds: float) -> str:
-    """Return seconds with three digits and a unit from microseconds on.
-
-    >>> show_time(4.5e-5), show_time(0.0452), show_time(3.2e-7), show_time(377.4)
-    ('45.0 us', '45.2 ms', '0.320 us', '377 s')
-    """
-    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
-        value = seconds * factor
-        if value >= 1 or unit == "us":
-            break
-    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2 if value >= 0.9995 else 3
-    return f"{value:.{digits}f} {unit}"

@@ -20,11 +20,12 @@ from mr_command import MrCommand
 
 from dag.collectives import algorithms, count, plan
 from dag.collectives.calibrate import ByteCosts, Machine, Timed, predict
+from dag.units import show_time
 from jobs.allreduce import Measured, Row, Wanted, schedule_of
 from jobs.allreduce_calibrate import FITTED, Case, predict_all, summarise
 from jobs.allreduce_plot import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, Series, draw_plot
 from jobs.allreduce_rank import PERIOD, bring, dtype_of, find_wrong, fold
-from jobs.allreduce_report import say_time, to_html
+from jobs.allreduce_report import to_html
 from jobs.allreduce_roof import Roof, asked
 
 OPERATORS = """
@@ -410,7 +411,7 @@ def test_names_at_the_curves_do_not_overlap_and_points_lie_in_the_frame(ends: li
         Series(name=f"c{at}", points=[(10.0, 1.0), (1e6, end)], bars=[(1e6, end / 2, end)])
         for at, end in enumerate(ends)
     ]
-    picture = draw_plot(curves, title="t", x_label="x", y_label="y", say_x=str, say_y=say_time)
+    picture = draw_plot(curves, title="t", x_label="x", y_label="y", say_x=str, say_y=show_time)
     root = ElementTree.fromstring(picture)
     svg = "{http://www.w3.org/2000/svg}"
     names = [each for each in root.iter(f"{svg}text") if each.get("class") == "name"]

@@ -12,7 +12,7 @@ from mr_command import MrCommand
 from dag.collectives import Incast, Link, Network, Racks, algorithms, named_network, networks, plan, simulate
 from dag.collectives import costs as formula
 from jobs.cli.simulate import ALGORITHMS, NETWORKS
-from jobs.simulate import network_for, show_time
+from jobs.simulate import network_for
 
 
 @pytest.fixture
@@ -170,11 +170,3 @@ def test_what_all_leaves_out_is_said(mr: MrCommand) -> None:
     assert "left out: sharded has 2,025,045,000 messages in a step" in ended.out
     names = [line.split()[0] for line in ended.out.split("\n\n")[0].splitlines()[2:]]
     assert set(names) == set(ALGORITHMS) - {"ring", "direct", "direct_whole", "two_level", "sharded"}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.0, "0.000 us"), (9.996e-7, "1.00 us"), (45e-6, "45.0 us"), (0.9999, "1000 ms"), (377.4, "377 s"), (3e-9, "0.003 us")],
-)  # fmt: skip
-def test_times_are_shown_with_three_digits_from_microseconds_on(seconds: float, words: str) -> None:
-    assert show_time(seconds) == words

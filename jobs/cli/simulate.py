@@ -204,7 +204,7 @@ def racked(changes: Mapping[str, Any], network: str | None, algorithm: str) -> d
 
 def print_rows(rows: list[Any], network: str | None) -> None:
     """Print a table for each size, the fastest first."""
-    from jobs.simulate import show_time
+    from dag.units import show_time
     from jobs.sizes import format_size
 
     head = ("algorithm", "time", "algbw", "busbw", "steps", "timeouts", "chunks")
