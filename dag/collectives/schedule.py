@@ -21,7 +21,7 @@ IntArray = npt.NDArray[np.int64]
 FOLD, REPLACE, HOLD = 0, 1, 2
 Kind = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"]
 #: A step of more moves is not made: their arrays would take gigabytes.
-MOST_MOVES = 1 << 26
+MOST_MOVES = 40_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,12 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import BadCollective
-from .schedule import FOLD, REPLACE, IntArray, Schedule, Step, moves
+from .schedule import FOLD, MOST_MOVES, REPLACE, IntArray, Schedule, Step, moves
 
 #: Algorithms that are the same from every rank, whatever they do; a plan of one's own with such a name need not be.
 TURNING = frozenset({"ring", "sharded", "direct", "direct_whole"})
-#: More moves in one step than this are not made.
-MOST_MOVES = 40_000_000
 
 
 def repeats_after(schedule: Schedule, group: int) -> int | None:
