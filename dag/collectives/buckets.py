@@ -24,12 +24,16 @@ class Bucket:
     Use it in a ``with`` block, or call ``wait``: the tensors then hold the results.  It may be used again.
 
     Args:
-        reduce: begins the all-reduce of a vector.
+        reduce: begins the all-reduce of a vector, in which tensors of these shapes lie one after another; ranks compare
+            them too, since tensors in another order may make a vector as long.
         empty: makes the vector.
     """
 
     def __init__(
-        self, nbytes: int, reduce: Callable[[Array], Pending[Array]], empty: Callable[[int, Any], Array]
+        self,
+        nbytes: int,
+        reduce: Callable[[Array, tuple[tuple[int, ...], ...]], Pending[Array]],
+        empty: Callable[[int, Any], Array],
     ) -> None:
         if nbytes < 1:
             raise BadCollective(f"a bucket holds at least 1 byte, got {nbytes}")
@@ -49,12 +53,14 @@ class Bucket:
         """
         if not isinstance(tensor, np.ndarray) or not tensor.flags.writeable:
             raise BadCollective(f"a bucket takes arrays that can be written, got {type(tensor).__qualname__}")
+        if isinstance(tensor, np.ma.MaskedArray):
+            raise BadCollective("a bucket takes no masked arrays: each rank may mask others; fill them first")
         if self._vector is not None and (
             self._vector.dtype != tensor.dtype or (self._filled + tensor.size) > len(self._vector)
         ):
             self._flush()
         if tensor.nbytes >= self.nbytes:
-            self._under_way.append((self._reduce(tensor), [], None))
+            self._under_way.append((self._reduce(tensor, ()), [], None))
             return
         if self._vector is None:
             self._vector = self._fresh(tensor)
@@ -84,7 +90,9 @@ class Bucket:
 
     def _flush(self) -> None:
         if self._vector is not None and self._tensors:
-            self._under_way.append((self._reduce(self._vector[: self._filled]), self._tensors, self._vector))
+            shapes = tuple(tensor.shape for tensor in self._tensors)
+            pending = self._reduce(self._vector[: self._filled], shapes)
+            self._under_way.append((pending, self._tensors, self._vector))
         self._vector, self._tensors, self._filled = None, [], 0
 
     def _fresh(self, tensor: Array) -> Array:

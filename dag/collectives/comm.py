@@ -85,7 +85,7 @@ class Comm:
 
         def work() -> Array:
             self._fold(prepared, x, part)
-            return x.reshape(-1)[part]
+            return np.asarray(x).reshape(-1)[part]
 
         return self._call(prepared, work, wait)
 
@@ -148,10 +148,12 @@ class Comm:
         """Return when all ranks have called it."""
         self.allreduce(np.zeros(1, np.uint8), "max")
 
-    def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = np.float64) -> Array:
+    def empty(self, shape: int | np.integer[Any] | Sequence[int], dtype: npt.DTypeLike = np.float64) -> Array:
         """Return a new array that the others can read with the least copying, in shared memory where there is some."""
         kind = np.dtype(dtype)
-        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+        dimensions = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        if any(length < 0 for length in dimensions):
+            raise BadCollective(f"an array has no negative length, got shape {dimensions}")
         elements = int(np.prod(dimensions, dtype=np.int64))
         if not elements or kind.hasobject:
             return np.empty(dimensions, kind)
@@ -159,9 +161,16 @@ class Comm:
 
     def bucket(self, nbytes: int = 25_000_000, op: Op = "sum", algorithm: Algorithm = "auto") -> Bucket:
         """Return a bucket that fuses small tensors into all-reduces of up to ``nbytes``; see there."""
-        return Bucket(
-            nbytes, lambda vector: self.allreduce(vector, op, algorithm, wait=False), lambda n, kind: self.empty(n, kind)
-        )  # fmt: skip
+
+        def reduce(vector: Array, shapes: tuple[tuple[int, ...], ...]) -> Pending[Array]:
+            _check(vector)
+            prepared = self._preparing.prepare(
+                "allreduce", vector.dtype, vector.shape, op, algorithm, fused=shapes
+            )
+            pending: Pending[Array] = self._call(prepared, partial(self._fold, prepared, vector), False)
+            return pending
+
+        return Bucket(nbytes, reduce, lambda n, kind: self.empty(n, kind))
 
     def prepared(self, x: Array, op: Op = "sum", algorithm: Algorithm = "auto") -> Prepared:
         """Return what ``allreduce`` of such an array runs: its schedule, and the dtype that travels; nothing is sent."""
@@ -260,6 +269,8 @@ def alone() -> Comm:
 def _check(x: Any, *, written: bool = True) -> None:
     if not isinstance(x, np.ndarray):
         raise BadCollective(f"a collective takes a NumPy array, got {type(x).__qualname__}")
+    if isinstance(x, np.ma.MaskedArray):
+        raise BadCollective("a collective takes no masked array: each rank may mask others; fill it first")
     if x.dtype.hasobject:
         raise BadCollective(f"a collective takes numbers, got an array of dtype {x.dtype}")
     if written and not x.flags.writeable:

@@ -23,7 +23,8 @@ class Operator:
     Args:
         function: of two arrays of one shape and dtype, returns a third; it is called on slices of what the ranks brought.
         commutative: the order of ranks does not matter; if False, only algorithms that keep the order run it.
-        name: what ranks compare, so that all use the same one.
+        name: what ranks compare, so that all use the same one.  A function that happens to be called ``mean`` is not taken
+            for the mean: see ``stands_for``.
     """
 
     function: Callable[[Array, Array], Any]
@@ -38,8 +39,14 @@ class Operator:
         """Put the fold of ``left`` and ``right`` into ``out``, which may be one of them."""
         if isinstance(self.function, np.ufunc):
             self.function(left, right, out)
-        else:
-            np.copyto(out, self.function(left, right), casting="same_kind")
+            return
+        folded = np.asarray(self.function(left, right))
+        if folded.shape != out.shape:
+            # Written as it is, it would be repeated to fit.
+            raise BadCollective(
+                f"operator {self.name!r} made an array of shape {folded.shape} of two of {out.shape}: it is not element-wise"
+            )
+        np.copyto(out, folded, casting="same_kind")
 
 
 OPERATORS = {
@@ -49,6 +56,11 @@ OPERATORS = {
     "max": Operator(np.maximum, name="max"),
     "prod": Operator(np.multiply, name="prod"),
 }
+
+
+def stands_for(op: Operator, *names: str) -> bool:
+    """Return whether ``op`` is one of these named operators, and not a function of the caller's own that is called so."""
+    return op.name in names and op.name in OPERATORS and op.function is OPERATORS[op.name].function
 
 
 def operator(op: str | Operator) -> Operator:

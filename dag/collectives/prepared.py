@@ -13,12 +13,14 @@ from ..errors import BadCollective
 from .check import travels
 from .choose import choose, planned, ranks_per_machine
 from .execute import RankStep, Wide, rank_steps
-from .operators import Operator, operator, refuse
+from .operators import OPERATORS, Operator, operator, refuse, stands_for
 from .schedule import FOLD, REPLACE, Kind, Schedule
 from .transport import Array, Fold
 
 #: So many different calls are kept ready.
 _KEPT = 1024
+#: So many shapes of fused tensors stand in the words of a call.
+_LISTED = 8
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,16 +69,17 @@ class Preparing:
         op: str | Operator | None,
         algorithm: str | Schedule,
         root: int = 0,
+        fused: tuple[tuple[int, ...], ...] = (),
     ) -> Prepared:
-        """Return the collective made ready.
+        """Return the collective made ready; ``fused`` are the shapes of what lies in a vector, one after another.
 
         Raises:
             BadCollective: there is no such algorithm or operator, or they do not fit each other, the dtype or the ranks.
         """
-        key = (kind, dtype, shape, op, algorithm, root)
+        key = (kind, dtype, shape, op, algorithm, root, fused)
         found = self._kept.get(key)
         if found is None:
-            found = self._make(kind, dtype, shape, op, algorithm, root)
+            found = self._make(kind, dtype, shape, op, algorithm, root, fused)
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
             self._kept[key] = found
@@ -90,6 +93,7 @@ class Preparing:
         op: str | Operator | None,
         algorithm: str | Schedule,
         root: int,
+        fused: tuple[tuple[int, ...], ...],
     ) -> Prepared:
         elements = int(np.prod(shape, dtype=np.int64))
         chosen = None if op is None else operator(op)
@@ -102,13 +106,18 @@ class Preparing:
         if isinstance(algorithm, Schedule):
             words[-1] += f" in {schedule.parts} parts and {schedule.steps} steps"
         if chosen is not None:
-            words.insert(1, chosen.name)
+            own = chosen.name in OPERATORS and not stands_for(chosen, chosen.name)
+            words.insert(1, f"a {chosen.name} of one's own" if own else chosen.name)
         if kind in ("broadcast", "reduce"):
             words.append(f"root {root}")
+        if fused:
+            words.append(_in_words(fused))
         call = ", ".join(words)
-        finish = self._divide if chosen is not None and chosen.name == "mean" and self._ranks > 1 else None
+        finish = (
+            self._divide if chosen is not None and stands_for(chosen, "mean") and self._ranks > 1 else None
+        )
         inside, wide = dtype, None
-        if chosen is not None and chosen.name not in ("min", "max") and is_short_float(dtype):
+        if chosen is not None and not stands_for(chosen, "min", "max") and is_short_float(dtype):
             if travels(schedule) == "inputs":
                 wide = Wide(dtype=np.dtype(np.float32), finish=finish)
             else:
@@ -146,6 +155,15 @@ class Preparing:
         return total
 
 
+def _in_words(fused: Sequence[tuple[int, ...]]) -> str:
+    """Return which shapes are fused, in words that differ where they do."""
+    listed = " ".join(str(shape) for shape in fused)
+    if len(fused) > _LISTED:
+        digest = hashlib.blake2b(listed.encode(), digest_size=4).hexdigest()
+        listed = " ".join(str(shape) for shape in fused[:_LISTED]) + f" ... (digest {digest})"
+    return f"fused of {len(fused)} tensors: {listed}"
+
+
 def is_short_float(dtype: np.dtype[Any]) -> bool:
     """Return whether numbers of this dtype are too coarse to be summed in it: float16, and bfloat16 and less of ml_dtypes."""
     return dtype == np.float16 or dtype.name.startswith(("bfloat16", "float8_", "float6_", "float4_"))
@@ -153,15 +171,15 @@ def is_short_float(dtype: np.dtype[Any]) -> bool:
 
 def check_operator(op: Operator, dtype: np.dtype[Any]) -> None:
     """Raise BadCollective if numbers of this dtype have no such fold."""
-    if op.name == "mean" and dtype.kind not in "fc" and not is_short_float(dtype):
+    if stands_for(op, "mean") and dtype.kind not in "fc" and not is_short_float(dtype):
         raise BadCollective(
             f"the mean of {dtype.name} is no {dtype.name}; take the sum, or an array of floats"
         )
-    if op.name in ("sum", "prod") and dtype.kind not in "iufc" and not is_short_float(dtype):
+    if stands_for(op, "sum", "prod") and dtype.kind not in "iufc" and not is_short_float(dtype):
         raise BadCollective(
             f"there is no {op.name} of {dtype.name}; for truth values take max (any) or min (all)"
         )
-    if op.name in ("min", "max") and dtype.kind not in "biuf" and not is_short_float(dtype):
+    if stands_for(op, "min", "max") and dtype.kind not in "biuf" and not is_short_float(dtype):
         raise BadCollective(f"there is no {op.name} of {dtype.name}")
 
 

@@ -95,8 +95,11 @@ def be_rank(line: Line) -> bool:
         line.send("returned", packed, lookout.returned())
         well = True
     except BaseException as error:
-        with contextlib.suppress(OSError):
+        try:
             line.send("raised", *_described(error), lookout.returned())
+        except OSError:
+            # The launcher is gone, or the function has closed the line: nothing can be told, and nothing will be heard.
+            end_at_once()
         if comm is None:
             return False
         well = False
