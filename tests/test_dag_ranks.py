@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce as fold_left
@@ -398,6 +399,28 @@ def test_calls_in_the_background_are_done_in_their_order_and_before_what_follows
     for now, values in launch(in_the_background, 3, timeout_s=60):
         assert now == [3]
         assert values == [3.0 + 3 * number for number in range(20)]
+
+
+def goes_on(comm: Comm, flag: str) -> list[Any]:
+    tensor, single = np.full(2000, comm.rank + 1.0), np.array([comm.rank])
+    if comm.rank:  # comes once rank 0 has called and gone on
+        deadline = time.monotonic() + 60
+        while not Path(flag).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    bucket = comm.bucket(1000)
+    bucket.add(tensor)
+    pending = comm.allreduce(single, wait=False)
+    early = pending.done()
+    if not comm.rank:
+        Path(flag).touch()
+    bucket.wait()
+    return [early, float(tensor[-1]), int(pending.wait()[0])]
+
+
+def test_a_rank_computes_on_while_its_bucket_waits_for_ranks_that_have_not_come(tmp_path: Path) -> None:
+    found = launch(goes_on, 3, (str(tmp_path / "flag"),), timeout_s=30)
+    assert found[0][0] is False
+    assert [each[1:] for each in found] == [[6.0, 3]] * 3
 
 
 def in_buckets(comm: Comm, algorithm: str) -> list[list[bytes]]:
