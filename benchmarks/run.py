@@ -18,7 +18,7 @@ from dataflow import dataflow
 from graph_engine import graph_cache, graph_overhead, graph_sort
 from graphs import graph_gradient, graph_kmeans, graph_pagerank
 from measuring import HERE, RESULTS
-from running import coordinator, startup, store
+from running import coordinator, simulator, startup, store
 from slow_networks import slow_networks
 from sorting import memory, small_files, sort, sort_variable
 from table import update, update_guide
@@ -41,6 +41,7 @@ BENCHMARKS = {
         graph_sort,
         graph_cache,
         graph_overhead,
+        simulator,
         calibration,
         dataflow,
         allreduce,

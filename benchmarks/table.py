@@ -28,6 +28,7 @@ ORDER = (
     "graph_overhead",
     "dataflow",
     "allreduce",
+    "simulator",
     "slow_networks",
     "calibration",
 )
