@@ -112,20 +112,23 @@ def _aim(row: Mapping[str, Any]) -> str:
 
 def _how(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how and where all this was measured."""
-    machines = {
-        f"{m['cpu']}, {m['cores']} cores, {m['memory_bytes'] / 1e9:.0f} GB, Linux {m['kernel']}, "
-        f"Python {m['python']}, "
-        + ", ".join(
-            f"{name} {version}" for name, version in m["packages"].items() if version and name != "mrdag"
+    machines: dict[
+        str, dict[str, None]
+    ] = {}  # what was there, by machine: packages may be added from run to run
+    for m in (document["machine"] for document in documents):
+        words = f"{m['cpu']}, {m['cores']} cores, {m['memory_bytes'] / 1e9:.0f} GB, Linux {m['kernel']}, Python {m['python']}"
+        packages = machines.setdefault(words, {})
+        packages.update(
+            dict.fromkeys(
+                f"{name} {version}" for name, version in m["packages"].items() if version and name != "mrdag"
+            )
         )
-        for m in (document["machine"] for document in documents)
-    }
     dates = sorted({document["date"] for document in documents})
     rounds = min((len(t["seconds"]) for d in documents for t in d["timings"].values()), default=0)
     return [
         f"Medians of at least {rounds} interleaved rounds, measured "
         + (dates[0] if dates[:1] == dates[-1:] else f"from {dates[0]} to {dates[-1]}" if dates else "never")
-        + f". {'; '.join(sorted(machines))}.",
+        + f". {'; '.join(', '.join([words, *machines[words]]) for words in sorted(machines))}.",
         "`python benchmarks/run.py` measures again and renders these tables; the single times and the command "
         "lines are in `benchmarks/results/`.",
     ]
