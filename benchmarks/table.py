@@ -112,9 +112,8 @@ def _aim(row: Mapping[str, Any]) -> str:
 
 def _how(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how and where all this was measured."""
-    machines: dict[
-        str, dict[str, None]
-    ] = {}  # what was there, by machine: packages may be added from run to run
+    # Packages by machine: some may be added from run to run.
+    machines: dict[str, dict[str, None]] = {}
     for m in (document["machine"] for document in documents):
         words = f"{m['cpu']}, {m['cores']} cores, {m['memory_bytes'] / 1e9:.0f} GB, Linux {m['kernel']}, Python {m['python']}"
         packages = machines.setdefault(words, {})

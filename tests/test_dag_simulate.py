@@ -12,7 +12,7 @@ from dag.collectives import Incast, Link, Network, Racks, Schedule, named_networ
 from dag.collectives import costs as formula
 from dag.collectives.networks import uniform
 from dag.collectives.ring import reduce_scatter
-from dag.collectives.schedule import FOLD, moves
+from dag.collectives.schedule import FOLD, REPLACE, moves
 from dag.collectives.symmetry import TURNING, moves_of_first
 from dag.collectives.trees import best_chunks
 from dag.errors import BadCollective
@@ -256,6 +256,19 @@ def test_following_one_machine_gives_the_times_of_all_in_two_levels(
     few = simulate(schedule, ranks * 250, 4, network)
     np.testing.assert_allclose(few.by_node, whole.by_node, rtol=1e-9)
     assert few.timeouts == whole.timeouts
+
+
+def test_a_plan_of_one_s_own_with_the_name_of_two_levels_is_followed_step_by_step() -> None:
+    every = np.arange(8)
+    own = Schedule(
+        kind="all_gather", algorithm="mine", ranks=8, nodes=8, parts=8, steps=5,
+        step=lambda number: moves(*((0, 1, 0) if number == 2 else (every, (every + 1) % 8, every)), mode=REPLACE)
+        if number != 3 else moves([], [], [], mode=[]),
+    )  # fmt: skip
+    network = uniform(latency_s=ALPHA, s_per_byte=BETA)
+    wanted = simulate(own, 8000, 4, network).by_node.tolist()
+    assert len(set(wanted)) > 1
+    assert simulate(replace(own, algorithm="two_level"), 8000, 4, network).by_node.tolist() == wanted
 
 
 @pytest.mark.parametrize("kind", ["allreduce", "reduce_scatter", "all_gather"])

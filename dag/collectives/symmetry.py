@@ -20,23 +20,30 @@ def repeats_after(schedule: Schedule, group: int) -> int | None:
     """Return after how many ranks everything repeats, where machines (or racks) of ``group`` ranks are alike; None: never."""
     if schedule.nodes != schedule.ranks or schedule.ranks % group:
         return None
-    if schedule.algorithm in TURNING and (schedule.rotation is not None or schedule.kind == "all_to_all"):
+    if schedule.algorithm in TURNING and schedule.rotation is not None:
         return group
-    if schedule.algorithm == "two_level" and schedule.steps:
-        # All steps across machines go the same way: the second stands for them.
-        numbers = {0, min(1, schedule.steps - 1), schedule.steps - 1}
-        if all(_turns(schedule.step(number), group, schedule.ranks) for number in numbers):
-            return group
+    if schedule.algorithm in ("two_level", "direct") and _turns(schedule, group):
+        return group
     return None
 
 
-def _turns(step: Step, group: int, ranks: int) -> bool:
-    """Return whether the moves are the same ones after all ranks are renumbered by ``group``; their parts may differ."""
-    size = step.stop - step.start
-    if (size != size[0]).any():
-        return False
-    turned = (step.src + group) % ranks * ranks + (step.dst + group) % ranks
-    return bool((np.sort(step.src * ranks + step.dst) == np.sort(turned)).all())
+def _turns(schedule: Schedule, group: int) -> bool:
+    """Return whether each step has the same moves after all ranks are renumbered by ``group``; their parts may differ."""
+    src = dst = None
+    for step in schedule:
+        if not len(step):
+            continue
+        size = step.stop - step.start
+        if (size != size[0]).any() or (step.mode != step.mode[0]).any():
+            return False
+        # Most steps go the same way as the one before, in the very same arrays.
+        if step.src is src and step.dst is dst:
+            continue
+        src, dst, ranks = step.src, step.dst, schedule.ranks
+        turned = (src + group) % ranks * ranks + (dst + group) % ranks
+        if (np.sort(src * ranks + dst) != np.sort(turned)).any():
+            return False
+    return schedule.steps > 0
 
 
 def moves_of_first(schedule: Schedule, number: int, followed: int | None) -> Step:
