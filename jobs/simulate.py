@@ -13,6 +13,7 @@ from typing import Any
 from dag.collectives import Network, Schedule, algorithms, named_network, plan, simulate
 from dag.collectives.networks import uniform
 from dag.collectives.plans import CHUNKED, PER_MACHINE
+from dag.collectives.schedule import check_ranks
 from dag.collectives.trees import best_chunks
 from dag.errors import BadCollective
 
@@ -110,6 +111,7 @@ def simulate_allreduce(
         BadCollective: the algorithm, the ranks or the sizes do not fit.
     """
     names, everything = names_of(said)
+    check_ranks(ranks)
     met = {name: network(name) for name in names}
     rows: list[Row] = []
     notes: list[str] = []

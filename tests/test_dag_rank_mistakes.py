@@ -113,3 +113,9 @@ def closes_all_that_is_open(comm: Comm) -> None:
 def test_a_rank_that_closes_its_line_does_not_keep_the_launcher_waiting() -> None:
     with pytest.raises(RankFailed, match="rank 1 "):
         launch(closes_all_that_is_open, 3, transport="shm", timeout_s=60)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "tcp://127.0.0.1", "127.0.0.1:port", ""])
+def test_an_address_without_a_port_is_refused_at_once(address: str) -> None:
+    with pytest.raises(BadCollective, match="address is like tcp://"):
+        launch(print, 2, scheduler=address)

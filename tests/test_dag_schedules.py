@@ -344,6 +344,15 @@ def test_ranks_turned_by_one_do_the_same(name: str) -> None:
         (("allreduce", "two_level", 2), {"per_machine": 0}, "a machine has at least 1 rank, got 0"),
         (("allreduce", "machine_tree", 2), {"per_machine": 0}, "a machine has at least 1 rank, got 0"),
         (("allreduce", "tree", 2), {"chunks": 0}, "at least 1 chunk, got 0"),
+        (("allreduce", "tree", 2), {"chunks": 10**9}, "at most 1,048,576 chunks, got 1,000,000,000"),
+        *(
+            (
+                ("allreduce", name, 10**12),
+                {"per_machine": 6} if name in PER_MACHINE else {},
+                "at most 4,194,304 ranks",
+            )
+            for name in algorithms()
+        ),
         (("broadcast", "binomial", 2), {"root": 2}, "one of the ranks 0 to 1, got 2"),
         (("reduce", "tree", 3), {"root": -1}, "one of the ranks 0 to 2, got -1"),
     ],

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ..errors import BadCollective
 from .overseer import Crew
@@ -36,6 +36,9 @@ def start_on_workers(crew: Crew, scheduler: str, token: bytes) -> Iterator[None]
     """
     from distributed import Client
 
+    if not _has_port(scheduler):
+        # The client would try to close, for a long while, what it could not open.
+        raise BadCollective(f"a Dask scheduler's address is like tcp://10.0.0.1:8786, got {scheduler!r}")
     try:
         client = Client(scheduler, set_as_default=False, timeout=CONNECT_S)
     except (OSError, ValueError) as error:
@@ -88,9 +91,23 @@ def _look_after(client: Any, worker: str, crew: Crew, place: tuple[str, bytes, i
         crew.unstarted(rank, f"ended with exit code {code} on its Dask worker")
 
 
+def _split(scheduler: str) -> SplitResult:
+    # Dask takes an address without a scheme for tcp://.
+    return urlsplit(scheduler if "://" in scheduler else f"tcp://{scheduler}")
+
+
+def _has_port(scheduler: str) -> bool:
+    """Return whether an address has a host and a port, which those inside a process do without."""
+    parts = _split(scheduler)
+    try:
+        return parts.hostname is not None and (parts.port is not None or parts.scheme == "inproc")
+    except ValueError:  # the port is no number
+        return False
+
+
 def _own_host(scheduler: str) -> str:
     """Return the address of this machine from which it reaches the scheduler; nothing is sent."""
-    host = urlsplit(scheduler).hostname or "127.0.0.1"
+    host = _split(scheduler).hostname or "127.0.0.1"
     family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import BadCollective
 from . import binomial, direct, halving, ring, scattered, server, trees, two_level
-from .schedule import Kind, Schedule
+from .schedule import Kind, Schedule, check_ranks
 
 PLANS: dict[str, dict[str, Callable[..., Schedule]]] = {
     "allreduce": {
@@ -71,6 +71,7 @@ def plan(kind: Kind, algorithm: str, ranks: int, **choices: Any) -> Schedule:
     found = algorithms(kind)
     if algorithm not in found:
         raise BadCollective(f"there is no {kind} {algorithm!r}; there are: {', '.join(found)}")
+    check_ranks(ranks)
     try:
         return PLANS[kind][algorithm](ranks, **choices)
     except TypeError as error:

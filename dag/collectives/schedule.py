@@ -22,6 +22,8 @@ FOLD, REPLACE, HOLD = 0, 1, 2
 Kind = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"]
 #: A step of more moves is not made: their arrays would take gigabytes.
 MOST_MOVES = 40_000_000
+#: So many ranks a plan may have: what is kept of each takes some hundred bytes.
+MOST_RANKS = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,9 +126,11 @@ def moves(src: Any, dst: Any, start: Any, stop: Any = None, *, mode: Any, settle
 
 
 def check_ranks(ranks: int) -> None:
-    """Raise BadCollective if there is no rank."""
+    """Raise BadCollective if there is no rank, or more than can be kept."""
     if ranks < 1:
         raise BadCollective(f"a collective has at least 1 rank, got {ranks}")
+    if ranks > MOST_RANKS:
+        raise BadCollective(f"there are at most {MOST_RANKS:,} ranks, got {ranks:,}")
 
 
 def check_root(ranks: int, root: int) -> None:

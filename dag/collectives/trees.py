@@ -16,6 +16,9 @@ import numpy as np
 from ..errors import BadCollective
 from .schedule import FOLD, REPLACE, IntArray, Kind, Schedule, Step, check_ranks, check_root, moves
 
+#: So many chunks a plan may have.
+MOST_CHUNKS = 1 << 20
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tree:
@@ -148,6 +151,8 @@ def _check(ranks: int, chunks: int, root: int = 0) -> None:
     check_root(ranks, root)
     if chunks < 1:
         raise BadCollective(f"there is at least 1 chunk, got {chunks}")
+    if chunks > MOST_CHUNKS:
+        raise BadCollective(f"there are at most {MOST_CHUNKS:,} chunks, got {chunks:,}: each is a step")
 
 
 def _rooted(tree: Tree, root: int) -> Tree:

@@ -69,6 +69,10 @@ class Rate(click.ParamType[float]):
         return rate
 
 
+#: Far more than there is of anything, and small enough for a machine word.
+_COUNT = click.IntRange(min=1, max=2**31)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def simulate() -> None:
     """Time plans on networks of any size."""
@@ -87,14 +91,12 @@ def simulate() -> None:
 @click.option(
     "--inside-bandwidth", type=Rate(), help="Of each rank inside its machine. [default: as --bandwidth]"
 )
-@click.option("--ranks-per-node", type=click.IntRange(min=1), help="Ranks of a machine. [default: 1]")
+@click.option("--ranks-per-node", type=_COUNT, help="Ranks of a machine. [default: 1]")
 @click.option("--start", type=Time(), help="Before the first message of a collective. [default: 0s]")
 @click.option("--overhead", type=Time(), help="Of the sender for each message. [default: 0s]")
 @click.option("--reduce", "reduce_rate", type=Rate(), help="Folding what arrived. [default: no time]")
-@click.option("--cores", type=click.IntRange(min=1), help="Of a machine, shared by its ranks.")
-@click.option(
-    "--rack", type=click.IntRange(min=1), help="Machines of a rack, which share a link to the core."
-)
+@click.option("--cores", type=_COUNT, help="Of a machine, shared by its ranks.")
+@click.option("--rack", type=_COUNT, help="Machines of a rack, which share a link to the core.")
 @click.option(
     "--oversubscription", type=click.FloatRange(min=0, min_open=True), help="Of that link: 4 is a quarter of its ports."
 )  # fmt: skip
@@ -102,9 +104,7 @@ def simulate() -> None:
 @click.option("--window", type=Size(), help="What a sender sends before it waits. [default: 64KiB]")
 @click.option("--timeout", type=Time(), help="What an overrun costs. [default: 200ms]")
 @click.option("--chunks", type=click.IntRange(min=1), help="Of trees. [default: near the best]")
-@click.option(
-    "--itemsize", type=click.IntRange(min=1), default=4, show_default=True, help="Bytes of an element."
-)
+@click.option("--itemsize", type=_COUNT, default=4, show_default=True, help="Bytes of an element.")
 @click.option("--json", "as_json", is_flag=True, help="Print numbers for programs.")
 def allreduce(
     said: str, ranks: int, sizes: tuple[int, ...], network: str | None, chunks: int | None, itemsize: int, as_json: bool,
