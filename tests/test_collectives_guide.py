@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
 import xml.etree.ElementTree as ElementTree
@@ -12,9 +13,21 @@ from typing import Any
 import pytest
 
 from dag import collectives
-from dag.collectives import Comm, Schedule, algorithms, draw_svg, plan
+from dag.collectives import (
+    Comm,
+    Incast,
+    Schedule,
+    algorithms,
+    choose,
+    draw_svg,
+    launch,
+    plan,
+    shared,
+    tcp_link,
+)
 from dag.collectives.schedule import Kind
 from dag.errors import BadCollective
+from jobs.allreduce_rank import WARM_UPS
 
 DOCS = Path(__file__).parent.parent / "docs"
 GUIDE = (DOCS / "collectives.md").read_text()
@@ -99,3 +112,16 @@ def test_a_title_counts_one_part_as_one() -> None:
     title = root.find(f"{SVG}title")
     assert title is not None
     assert title.text == "central: 4 ranks, 1 part, 2 steps"
+
+
+def test_sizes_and_times_that_the_guide_names_are_those_of_the_code() -> None:
+    text = " ".join(GUIDE.split())
+    for words in (
+        f"above {tcp_link._EAGER_BYTES >> 10} KiB waits, after its first {tcp_link._FIRST_BYTES >> 10},",
+        f"for arrays of less than {shared.DIRECT_BYTES >> 20} MiB,",
+        f"which `auto` takes for more than {choose._SHORT_NEAR_BYTES >> 10} KiB,",
+        f"(default {inspect.signature(launch).parameters['timeout_s'].default:g} s;",
+        f"warms up {WARM_UPS} times,",
+        f"a timeout of {Incast(buffer_bytes=1, window_bytes=1).timeout_s * 1e3:g} ms",
+    ):
+        assert words in text
