@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import time
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import psutil
 import pytest
 
 from dag.collectives import Comm, Operator, algorithms, alone, launch
@@ -102,6 +107,51 @@ def test_a_length_of_an_array_may_be_a_number_of_numpy_and_not_negative() -> Non
     for shape in (-1, (2, -1)):
         with pytest.raises(BadCollective, match="negative"):
             alone().empty(shape)
+
+
+def by_every_algorithm(comm: Comm) -> list[str]:
+    wrong = []
+    for algorithm in algorithms():
+        for length in (3, 5_000, 70_000, 1_500_000):
+            for x in (np.empty(length, np.float32), comm.empty(length, np.float32)):
+                x[:] = comm.rank + 1
+                if not (comm.allreduce(x, algorithm=algorithm) == 6).all():
+                    wrong.append(f"{algorithm} of {length}")
+    return wrong
+
+
+def in_the_middle(one: int, other: int) -> str:
+    return "shm" if 1 in (one, other) else "tcp"
+
+
+def test_a_rank_that_is_near_to_all_does_as_those_that_are_far_from_each_other() -> None:
+    assert launch(by_every_algorithm, 3, transport=in_the_middle, timeout_s=60) == [[]] * 3
+
+
+def starts_another_and_is_killed(comm: Comm, path: str) -> None:
+    if comm.rank == 1:
+        process = subprocess.Popen(["sleep", "300"])
+        with open(path, "w") as file:
+            file.write(str(process.pid))
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.barrier()
+
+
+def runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_what_a_killed_rank_had_started_ends_with_it(tmp_path: Path) -> None:
+    with pytest.raises(RankFailed, match="rank 1 was killed by signal 9"):
+        launch(starts_another_and_is_killed, 2, (str(tmp_path / "pid"),), timeout_s=60)
+    started = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 10
+    while runs(started) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not runs(started)
 
 
 def closes_all_that_is_open(comm: Comm) -> None:

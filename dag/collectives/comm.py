@@ -50,7 +50,8 @@ class Comm:
         self.rank, self.size = transport.rank, transport.size
         #: What carries the bytes, for those who count them.
         self.transport = transport
-        self._sharing = transport if isinstance(transport, FoldsAndShares) else None
+        # All ranks do it or none: a rank may have all its peers near while they have others far away.
+        self._sharing = transport if near and isinstance(transport, FoldsAndShares) else None
         self._lookout = lookout
         self._background = Background()
         self._preparing = Preparing(self.rank, machines, near)

@@ -106,14 +106,16 @@ class Crew:
                 line.send(*message)
 
     def end_processes(self, ranks: Any) -> None:
-        """Kill what still runs of these ranks, with all that they started in their process groups."""
+        """Kill what still runs of these ranks, and all that those that did not end well started in their process groups."""
         for rank in ranks:
             process = self.processes.get(rank)
-            if process is not None and process.poll() is None:
-                with contextlib.suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.kill()
-                process.wait()
+            if process is None or process.poll() == 0:
+                continue
+            # One that was killed could not end what it had started.
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.wait()
 
     def end_of(self, rank: int) -> str:
         """Return how the process of a rank that closed its line ended, to complete "rank 2 ..."."""
