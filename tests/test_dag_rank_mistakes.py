@@ -128,11 +128,13 @@ def test_a_rank_that_is_near_to_all_does_as_those_that_are_far_from_each_other()
     assert launch(by_every_algorithm, 3, transport=in_the_middle, timeout_s=60) == [[]] * 3
 
 
-def starts_another_and_is_killed(comm: Comm, path: str) -> None:
+def starts_another_and_fails(comm: Comm, path: str, how: str) -> None:
     if comm.rank == 1:
         process = subprocess.Popen(["sleep", "300"])
         with open(path, "w") as file:
             file.write(str(process.pid))
+        if how == "raised":
+            raise ValueError
         os.kill(os.getpid(), signal.SIGKILL)
     comm.barrier()
 
@@ -144,9 +146,10 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_what_a_killed_rank_had_started_ends_with_it(tmp_path: Path) -> None:
-    with pytest.raises(RankFailed, match="rank 1 was killed by signal 9"):
-        launch(starts_another_and_is_killed, 2, (str(tmp_path / "pid"),), timeout_s=60)
+@pytest.mark.parametrize("how", ["was killed by signal 9", "raised"])
+def test_what_a_failed_rank_had_started_ends_with_it(tmp_path: Path, how: str) -> None:
+    with pytest.raises(RankFailed, match=f"rank 1 {how}"):
+        launch(starts_another_and_fails, 2, (str(tmp_path / "pid"), how), timeout_s=60)
     started = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 10
     while runs(started) and time.monotonic() < deadline:

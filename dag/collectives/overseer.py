@@ -49,15 +49,15 @@ class Crew:
     def __enter__(self) -> Crew:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(failed=kind is not None)
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """End the ranks: kill those that were started here, and close the lines of the others, which they take as an end."""
         with self._lock:
             self._closed = True
             lines = list(self._lines.values())
-        self.end_processes(range(self.ranks))
+        self.end_processes(range(self.ranks), failed)
         for line in lines:
             line.close()
 
@@ -105,13 +105,13 @@ class Crew:
             with contextlib.suppress(OSError):
                 line.send(*message)
 
-    def end_processes(self, ranks: Any) -> None:
-        """Kill what still runs of these ranks, and all that those that did not end well started in their process groups."""
+    def end_processes(self, ranks: Any, failed: bool = False) -> None:
+        """Kill what still runs of these ranks, and what they started in their process groups if they, or the run, ended badly."""
         for rank in ranks:
             process = self.processes.get(rank)
-            if process is None or process.poll() == 0:
+            if process is None or (process.poll() == 0 and not failed):
                 continue
-            # One that was killed could not end what it had started.
+            # One that failed has not ended what it had started.
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()
