@@ -80,6 +80,13 @@ def test_results_share_memory_with_nothing_that_was_not_donated(graph: Drawn, do
         assert not any(np.shares_memory(one, other) for other in others)
 
 
+def test_a_result_that_is_known_at_once_is_laid_out_as_others_are() -> None:
+    turned = -df.transpose(df.constant(np.arange(6.0).reshape(2, 3)))
+    (found,) = df.Program([turned], [])()
+    assert found.flags.c_contiguous
+    assert same_bits(found, -np.arange(6.0).reshape(2, 3).T)
+
+
 @given(tensor_graphs())
 @settings(max_examples=50, deadline=None)
 def test_a_pickled_program_gives_the_same(graph: Drawn) -> None:

@@ -21,7 +21,7 @@ from .comm import Comm
 from .lookout import Lookout, end_at_once
 from .pairs import Kinds, all_share, close_unused, connect, open_transports
 from .rendezvous import Line
-from .transport import Seat
+from .transport import Seat, Transport
 
 _PR_SET_PDEATHSIG = 1
 
@@ -80,9 +80,10 @@ def be_rank(line: Line) -> bool:
         raise BadCollective(f"the launcher refuses: {orders}")
     lookout = Lookout(line, orders.timeout_s)
     comm: Comm | None = None
+    opened: dict[str, Transport] = {}
     try:
         function: Callable[..., Any] = pickle.loads(orders.function)
-        comm = _meet(orders, line, lookout)
+        comm = _meet(orders, line, lookout, opened)
         lookout.listen(end_at_once)
         result = function(comm, *pickle.loads(orders.arguments))
         comm.finish()
@@ -101,6 +102,11 @@ def be_rank(line: Line) -> bool:
             # The launcher is gone, or the function has closed the line: nothing can be told, and nothing will be heard.
             end_at_once()
         if comm is None:
+            # Peers may still be opening what this rank has offered: they would fail for another reason.
+            lookout.listen(end_at_once)
+            lookout.wait_for_the_end()
+            for each in opened.values():
+                each.close()
             return False
         well = False
     sys.stdout.flush()
@@ -121,29 +127,25 @@ def machine() -> str:
         return f"{socket.gethostname()} {os.getuid()}"
 
 
-def _meet(orders: Orders, line: Line, lookout: Lookout) -> Comm:
+def _meet(orders: Orders, line: Line, lookout: Lookout, opened: dict[str, Transport]) -> Comm:
+    """Return the communicator; what was opened on the way is in ``opened``, also where this raises."""
     seat = Seat(rank=orders.rank, size=orders.size, token=orders.token, host=orders.host or line.own_host)
     kinds: Kinds = pickle.loads(orders.kinds)
-    opened = open_transports(kinds, seat, lookout)
-    try:
-        offers = {name: each.offer() for name, each in opened.items()}
-        line.send("hello", Hello(machine=machine(), pid=os.getpid(), offers=offers))
-        while (heard := _heard(line))[0] == "peers":
-            hellos: list[Hello] = heard[1]
-            machines = [each.machine for each in hellos]
-            try:
-                transport = connect(kinds, seat, opened, machines, [each.offers for each in hellos])
-            except OSError as error:
-                if kinds != "auto" or "shm" not in hellos[orders.rank].offers:
-                    raise
-                line.send("connected", f"{type(error).__name__}: {error}")
-            else:
-                line.send("connected", "")
-        close_unused(opened, transport)
-    except BaseException:
-        for each in opened.values():
-            each.close()
-        raise
+    opened.update(open_transports(kinds, seat, lookout))
+    offers = {name: each.offer() for name, each in opened.items()}
+    line.send("hello", Hello(machine=machine(), pid=os.getpid(), offers=offers))
+    while (heard := _heard(line))[0] == "peers":
+        hellos: list[Hello] = heard[1]
+        machines = [each.machine for each in hellos]
+        try:
+            transport = connect(kinds, seat, opened, machines, [each.offers for each in hellos])
+        except OSError as error:
+            if kinds != "auto" or "shm" not in hellos[orders.rank].offers:
+                raise
+            line.send("connected", f"{type(error).__name__}: {error}")
+        else:
+            line.send("connected", "")
+    close_unused(opened, transport)
     near = all_share(kinds, machines, [each.offers for each in hellos])
     return Comm(transport, lookout, machines, near)
 

@@ -164,7 +164,7 @@ class Program:
         given = [taken(node, value) for node, value in zip(self.inputs, self._leaves(inputs), strict=True)]
         self._open_donated(given)
         arrays = {**self._constants, **dict(zip(self.inputs, given, strict=True))}
-        copied = {at: np.array(arrays[self.outputs[at]]) for at in self.memory.copied_first}
+        copied = {at: np.array(arrays[self.outputs[at]], order="C") for at in self.memory.copied_first}
 
         def count(step: Step, values: Mapping[Tensor, Any]) -> None:
             assert counts is not None

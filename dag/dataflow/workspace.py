@@ -69,7 +69,7 @@ class Workspace:
             registers[number] = np.empty(shape, dtype)
         for kernel, sources, number in self._derived:
             registers[number] = kernel(*[registers[source] for source in sources])
-        copied = {at: np.array(registers[self._results[at]]) for at in self._copied_first}
+        copied = {at: np.array(registers[self._results[at]], order="C") for at in self._copied_first}
         for place, key, number in self._patches:
             place[key] = registers[number]
         try:
