@@ -223,16 +223,22 @@ def tree_peak_bytes(root: int) -> int:
 
 def shown_command(contender: Contender, folder: Path) -> str:
     """Return the command line as a reader would type it, without the paths of this machine."""
-    words = [f"{name}={value}" for name, value in contender.environment.items()]
-    for word in contender.command:
-        for path, short in (
-            (MR, "mr"),
-            (PYTHON, "python"),
-            (str(HERE), "benchmarks"),
-            (str(folder) + "/", ""),
-        ):
-            word = word.replace(path, short)
-        words.append(shlex.quote(word) if word != "*" else word)
+    folders = (
+        (MR, "mr"),
+        (PYTHON, "python"),
+        (str(Path(PYTHON).parent) + "/", ""),
+        (str(HERE), "benchmarks"),
+        (str(folder) + "/", ""),
+        (str(folder), "."),
+    )
+
+    def short(word: str) -> str:
+        for path, name in folders:
+            word = word.replace(path, name)
+        return word
+
+    words = [f"{name}={short(value)}" for name, value in contender.environment.items()]
+    words += [shlex.quote(short(word)) if word != "*" else word for word in contender.command]
     return " ".join(words)
 
 
