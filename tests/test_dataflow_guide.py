@@ -6,13 +6,12 @@ import contextlib
 import importlib.util
 import io
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import needs_browser, texts_of_boxes
 
 import dag
 from dag import Graph
@@ -145,26 +144,9 @@ def test_fused_operators_are_named_by_their_steps_and_constants_by_their_value()
     assert names == ["tanh", "tanh (2)", "tanh (3)", "multiply", "constant", "slice", "reshape", "add"]
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+@needs_browser
 def test_no_text_of_the_pictures_leaves_its_box_in_a_browser(tmp_path: Path) -> None:
     pictures = [path.read_text() for path in sorted(DOCS.glob("dataflow-*.svg"))]
-    script = """<script>
-    const wrong = [];
-    let seen = 0;
-    for (const text of document.querySelectorAll('.box text')) {
-      const inner = text.getBBox(), outer = text.parentNode.querySelector('rect').getBBox();
-      seen += 1;
-      if (inner.x < outer.x || inner.x + inner.width > outer.x + outer.width) wrong.push(text.textContent);
-    }
-    document.title = seen + ' texts, outside: ' + wrong.join('|');
-    </script>"""
-    page = tmp_path / "page.html"
-    page.write_text(f"<meta charset=utf-8>{''.join(pictures)}{script}")
-    command = [
-        "chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--dump-dom"
-    ]  # fmt: skip
-    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, check=True, timeout=120)
-    found = re.search(r"<title>(\d+) texts, outside: (.*?)</title>", done.stdout)
-    assert found, done.stdout[:500]
-    assert int(found[1]) > 60
-    assert found[2] == ""
+    seen, outside = texts_of_boxes(pictures, tmp_path)
+    assert seen > 60
+    assert outside == []
