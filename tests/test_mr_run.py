@@ -379,7 +379,7 @@ def test_a_run_that_is_damaged_or_gone_has_its_map_run_again(
     done = tmp_path / "harmed"
 
     def damage(*, task):
-        if task.kind == "reduce" and not done.exists():
+        if (task.kind, task.index) == ("reduce", 0) and not done.exists():  # one of two: they run at once
             done.touch()
             run = min(Path(os.environ["TMPDIR"]).glob("mrdag-*/worker-*/stage-*/map-00000-*/run-*"))
             if harm == "remove":
