@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dag.collectives import Comm, Schedule, bounds
+from dag.collectives.prepared import folds_and_shares
 from dag.collectives.schedule import FOLD, HOLD
 
 #: Elements of a piece of the triad, as the folds of a transport take them, and of a message of the stream.
@@ -47,7 +48,8 @@ def asked(schedule: Schedule, elements: int) -> Asked:
     """Return what ``schedule`` asks for ``elements`` elements.
 
     A fold of k arriving values reads k + 1 and writes 1, a replacement reads 1 and writes 1, what is held is written aside
-    first.  So the ring touches 5(P-1)N elements and the sharded all-reduce (3P-1)N.
+    first.  So the ring touches 5(P-1)N elements.  What is folded and given to all in one, see ``FoldsAndShares``, is read once
+    and written once: the sharded all-reduce touches 2PN.
     """
     at = bounds(elements, schedule.parts)
     touched = sent = aside = 0
@@ -69,6 +71,8 @@ def asked(schedule: Schedule, elements: int) -> Asked:
             folds |= folded_aside
             folded_aside.clear()
         touched += sum(2 * int(at[stop] - at[start]) for _, start, stop in folds)
+    if folds_and_shares(schedule):
+        touched = 2 * schedule.ranks * elements if schedule.ranks > 1 else 0
     return Asked(touched=touched, sent=sent, aside=aside)
 
 

@@ -391,9 +391,10 @@ def test_what_ranks_bring_folds_exactly(op: str, name: str) -> None:
 def test_an_algorithm_asks_for_the_touches_and_bytes_of_the_formulas(ranks: int) -> None:
     n = 840
     by_name = {name: asked(schedule_of(name, ranks, 0), n) for name in algorithms()}
-    assert by_name["ring"].touched == 5 * (ranks - 1) * n
-    assert by_name["direct"].touched == 5 * (ranks - 1) * n
-    assert by_name["sharded"].touched == ((3 * ranks - 1) * n if ranks > 1 else 0)
+    # Two ranks have but one way to fold halves and share them, whatever its name.
+    for name in ("ring", "direct"):
+        assert by_name[name].touched == (5 * (ranks - 1) * n if ranks != 2 else 4 * n)
+    assert by_name["sharded"].touched == (2 * ranks * n if ranks > 1 else 0)
     assert by_name["direct_whole"].aside == (ranks - 1) * n
     assert by_name["ring"].aside == 0
     for name, each in by_name.items():

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ..errors import BadCollective, GraphError, RankFailed
 from .buckets import Bucket
-from .execute import exchange_rows, execute
+from .execute import Spare, exchange_rows, execute
 from .lookout import Lookout
 from .operators import Operator
 from .pending import Background, Pending
@@ -56,6 +56,7 @@ class Comm:
         self._background = Background()
         self._preparing = Preparing(self.rank, machines, near)
         self._fault: GraphError | None = None
+        self._spare = Spare()
 
     @overload
     def allreduce(
@@ -241,7 +242,7 @@ class Comm:
         # A copy where the array is not contiguous or where the schedule folds in a wider type.
         buffer = flat.astype(prepared.dtype, copy=False)
         if not self._fold_and_share(prepared, buffer):
-            execute(prepared.steps, self.transport, buffer, prepared.fold, prepared.wide)
+            execute(prepared.steps, self.transport, buffer, prepared.fold, prepared.wide, self._spare)
             if prepared.finish is not None and prepared.wide is None:
                 prepared.finish(buffer[part])
         if buffer is not flat:

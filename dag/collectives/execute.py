@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .folding import Operand, fold_pieces, split
 from .schedule import FOLD, HOLD, Schedule, Step, bounds
 from .transport import Array, Fold, Gather, Send, Transport
 
-#: Elements that are folded at a time where a wider type is needed on the way: they stay in the cache.
-_WIDE_ELEMENTS = 1 << 15
+#: Elements that are folded at a time: they stay in the cache.
+_PIECE = 1 << 15
+#: So many bytes of memory for what is put aside are kept from call to call.
+_SPARE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,31 @@ class Wide:
 
     dtype: np.dtype[np.generic]
     finish: Callable[[Array], Array] | None = None
+
+
+class Spare:
+    """Memory for what is put aside, kept for the next call: fresh pages cost more than what is copied into them."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[Array]] = {}
+        self._nbytes = 0
+
+    def take(self, like: Array) -> Array:
+        """Return an array of the length and type of ``like``, with anything in it."""
+        free = self._free.get(like.nbytes)
+        if not free:
+            return np.empty_like(like)
+        self._nbytes -= like.nbytes
+        return free.pop().view(like.dtype)
+
+    def give(self, array: Array) -> None:
+        """Take an array back, which nobody uses any more."""
+        if self._nbytes + array.nbytes > _SPARE_BYTES:
+            self._free.clear()
+            self._nbytes = 0
+        if array.nbytes <= _SPARE_BYTES:
+            self._free.setdefault(array.nbytes, []).append(array)
+            self._nbytes += array.nbytes
 
 
 def rank_steps(schedule: Schedule, rank: int, elements: int) -> Iterator[RankStep]:
@@ -81,13 +109,16 @@ def execute(
     buffer: Array,
     fold: Fold | None,
     wide: Wide | None = None,
+    spare: Spare | None = None,
 ) -> None:
     """Do one rank's ``steps`` on ``buffer``, one-dimensional and contiguous, in place.
 
     Args:
         steps: of ``rank_steps`` for as many elements as the buffer has; a tuple where they are used again.
         wide: see there; None folds in the type of the buffer.
+        spare: memory of earlier calls.
     """
+    spare = spare or Spare()
     exchange, rank = transport.exchange, transport.rank
     held: dict[tuple[int, int], dict[int, Array]] = {}
     sums: dict[tuple[int, int], Array] = {}
@@ -113,7 +144,7 @@ def execute(
             elif mode == HOLD:
                 aside = held.setdefault((start, stop), {})
                 for peer in sources:
-                    aside[peer] = np.empty_like(target)
+                    aside[peer] = spare.take(target)
                     gathers.append(Gather(target=aside[peer], sources=(peer,)))
             else:
                 gathers += [Gather(target=target, sources=(peer,)) for peer in sources]
@@ -121,14 +152,19 @@ def execute(
             exchange(sends, gathers)
         if step.settle:
             whole += [(at, {**aside, rank: buffer[at[0] : at[1]]}) for at, aside in held.items()]
-            held.clear()
         for (start, stop), by_peer in whole:
             assert fold is not None
-            in_order = [by_peer[peer] for peer in sorted(by_peer)]
+            in_order = sorted(by_peer)
             if wide is None:
-                fold_in_order(in_order, buffer[start:stop], fold)
+                brought = [None if peer == rank else by_peer[peer] for peer in in_order]
+                fold_in_order(brought, buffer[start:stop], fold)
             else:
-                sums[start, stop] = _wide_sum(in_order, fold, wide)
+                sums[start, stop] = _wide_sum([by_peer[peer] for peer in in_order], fold, wide)
+        if step.settle:
+            for aside in held.values():
+                for array in aside.values():
+                    spare.give(array)
+            held.clear()
     for (start, stop), total in sums.items():
         _round(total, buffer[start:stop], wide)
 
@@ -155,19 +191,23 @@ def exchange_rows(schedule: Schedule, transport: Transport, given: Array, taken:
     taken[rank] = given[rank]
 
 
-def fold_in_order(operands: Sequence[Array], target: Array, fold: Fold) -> None:
-    """Fold the operands from the first to the last into ``target``, which may be one of them."""
-    first, *others = operands
-    total = first.copy()
-    for operand in others:
-        fold(total, operand, total)
-    target[:] = total
+def fold_in_order(operands: Sequence[Array | None], target: Array, fold: Fold) -> None:
+    """Fold the operands from the first to the last into ``target``, which is the one that is None."""
+    pieces = split(0, len(target), _PIECE)
+    scratch = np.empty(min(len(target), _PIECE), target.dtype)
+    fold_pieces(
+        target, pieces, [None if each is None else _pieces_of(each) for each in operands], fold, scratch
+    )
+
+
+def _pieces_of(array: Array) -> Operand:
+    return lambda start, stop, place: array[start:stop]
 
 
 def _wide_sum(operands: Sequence[Array], fold: Fold, wide: Wide) -> Array:
     total = np.empty(len(operands[0]), wide.dtype)
-    for start in range(0, len(total), _WIDE_ELEMENTS):
-        here = slice(start, start + _WIDE_ELEMENTS)
+    for start in range(0, len(total), _PIECE):
+        here = slice(start, start + _PIECE)
         first, *others = (operand[here] for operand in operands)
         total[here] = first
         for operand in others:

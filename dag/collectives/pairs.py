@@ -173,7 +173,7 @@ class Paired:
             if len(names) == 1:
                 own[names.pop()].append(gather)
                 continue
-            operands = {self.rank: gather.target} if self.rank in gather.sources else {}
+            operands: dict[int, Array] = {}
             for peer in gather.sources:
                 if peer != self.rank:
                     operands[peer] = np.empty_like(gather.target)
@@ -185,7 +185,7 @@ class Paired:
                 transport.exchange(sent, own[name])
         for gather, operands in kept:
             assert gather.fold is not None
-            fold_in_order([operands[peer] for peer in gather.sources], gather.target, gather.fold)
+            fold_in_order([operands.get(peer) for peer in gather.sources], gather.target, gather.fold)
 
     def empty(self, nbytes: int) -> Array:
         """Return fresh bytes of the first transport, which is the one that shares memory."""
