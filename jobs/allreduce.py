@@ -20,6 +20,7 @@ from dag.collectives.operators import OPERATORS, operator, refuse
 from dag.collectives.prepared import check_operator
 from dag.errors import BadCollective, GraphError
 
+from .algorithm_names import split_names
 from .allreduce_rank import TRIAD_BYTES, Done, Task, dtype_of, measure
 from .allreduce_roof import Roof, asked
 from .report.derive import Spread, spread
@@ -130,17 +131,12 @@ def names_of(said: str, ranks: int, op: str | Operator) -> tuple[tuple[str, ...]
     """Return the algorithms that ``--algorithm`` means, and a note on what ``all`` left out.
 
     Raises:
-        BadCollective: there is no such algorithm, or the operator does not commute and it does not keep the order of ranks.
+        BadCollective: see ``split_names``; or the operator does not commute and an algorithm does not keep the order of ranks.
     """
     known = algorithms()
-    names = [name.strip() for name in said.split(",") if name.strip()]
-    if not names:
-        raise BadCollective(f"--algorithm names none; there are: all, auto, {', '.join(known)}")
     left_out = []
     chosen: list[str] = []
-    for name in names:
-        if name not in (*known, "all", "auto"):
-            raise BadCollective(f"there is no algorithm {name!r}; there are: all, auto, {', '.join(known)}")
+    for name in split_names(said, known, "auto"):
         for each in known if name == "all" else [name]:
             try:
                 if each != "auto":
@@ -152,7 +148,7 @@ def names_of(said: str, ranks: int, op: str | Operator) -> tuple[tuple[str, ...]
                 continue
             chosen.append(each)
     note = f"left out, since they do not keep the order of ranks: {', '.join(left_out)}" if left_out else ""
-    return tuple(dict.fromkeys(chosen)), note
+    return tuple(chosen), note
 
 
 def schedule_of(name: str, ranks: int, nbytes: int) -> Schedule:
@@ -203,8 +199,8 @@ def check(wanted: Wanted) -> None:
         free = psutil.virtual_memory().available
         if needed > free:
             raise BadCollective(
-                f"{wanted.ranks} ranks with {format_size(max(wanted.sizes))} need about {format_size(needed)} of memory, and "
-                f"{format_size(free)} are free: take fewer ranks or smaller sizes"
+                f"{say_count(wanted.ranks, 'rank')} with {format_size(max(wanted.sizes))} need about {format_size(needed)} of "
+                f"memory, and {format_size(free)} are free: take fewer ranks or smaller sizes"
             )
 
 

@@ -86,7 +86,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
     """Return the dtype of a name; raises BadCollective if there is none, or no numbers of it."""
     try:
         return np.dtype(name)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # of ",", which NumPy reads as a list of fields
         pass
     try:
         found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))

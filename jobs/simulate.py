@@ -17,6 +17,8 @@ from dag.collectives.schedule import check_ranks
 from dag.collectives.trees import best_chunks
 from dag.errors import BadCollective
 
+from .algorithm_names import split_names
+
 #: More messages than this in all are followed by symmetry, where a plan has it, and not one by one.
 FOLLOWED_MESSAGES = 100_000_000
 #: What takes more moves than this, minutes, is left out of ``all``.
@@ -41,7 +43,7 @@ class Row:
     timed_bytes: int
     seconds: float
     ranks: int
-    steps: int
+    rounds: int
     timeouts: int
     chunks: int | None
 
@@ -57,18 +59,11 @@ class Row:
 
 
 def names_of(said: str) -> tuple[list[str], bool]:
-    """Return the algorithms that ``--algorithm`` means, and whether all were meant.
-
-    Raises:
-        BadCollective: there is no such algorithm.
-    """
+    """Return the algorithms that ``--algorithm`` means, and whether all were meant; raises BadCollective, see ``split_names``."""
     known = algorithms()
-    names = [name.strip() for name in said.split(",") if name.strip()]
-    for name in names or [said]:
-        if name not in (*known, "all"):
-            raise BadCollective(f"there is no algorithm {name!r}; there are: all, {', '.join(known)}")
-    everything = "all" in names
-    return (known if everything else list(dict.fromkeys(names))), everything
+    names = split_names(said, known)
+    everything = names == ["all"]
+    return (known if everything else names), everything
 
 
 def network_for(name: str | None, algorithm: str, changes: Mapping[str, Any]) -> Network:
@@ -161,7 +156,7 @@ def _time(
     found = simulate(schedule, elements, itemsize, network)
     return Row(
         algorithm=name, nbytes=asked * itemsize, timed_bytes=elements * itemsize, seconds=found.seconds, ranks=ranks,
-        steps=schedule.steps, timeouts=found.timeouts, chunks=_chunks_of(schedule),
+        rounds=found.rounds, timeouts=found.timeouts, chunks=_chunks_of(schedule),
     )  # fmt: skip
 
 

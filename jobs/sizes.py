@@ -14,7 +14,9 @@ from dag.units import show_bytes as format_size
 __all__ = ["exact_size", "format_size", "parse_size", "say_count"]
 
 _UNITS = ("", "K", "M", "G", "T", "P")
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(I?)B?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(I?)B?\s*", re.IGNORECASE | re.ASCII)
+#: What files, memory and counters of a machine can have.
+_MOST_BYTES = (1 << 63) - 1
 
 
 def parse_size(text: str) -> int:
@@ -24,13 +26,15 @@ def parse_size(text: str) -> int:
     (500000000, 1500, 67108864, 100)
 
     Raises:
-        ValueError: ``text`` is no size, or no whole number of bytes.
+        ValueError: ``text`` is no size, no whole number of bytes, or more than a machine word counts.
     """
     match = _SIZE.fullmatch(text)
     if match is None or (match[3] and not match[2]):
         raise ValueError(f"{text!r} is no size; write a number and a unit, as in 500MB, 1GB or 64MiB")
     base = 1024 if match[3] else 1000
     size = Decimal(match[1]) * base ** _UNITS.index(match[2].upper())
+    if size > _MOST_BYTES:
+        raise ValueError(f"{text!r} is too large a size; the largest is 9223PB")
     if size != int(size):
         raise ValueError(f"{text!r} is {size} bytes; a size must be a whole number of bytes")
     return int(size)

@@ -259,12 +259,16 @@ def test_what_does_not_commute_runs_where_the_order_of_ranks_is_kept(mr: MrComma
     [
         (("--algorithm", "rign"), r"there is no algorithm 'rign'; there are: all, auto, central, .*"),
         (("--algorithm", ","), "--algorithm names none; there are: .*"),
+        (("--algorithm", "ring,auto,ring"), "--algorithm ring,auto,ring names ring twice: name each once, or all"),
         (("--bytes", "1001"), "--bytes 1001 is no whole number of float32, which have 4 bytes: take 1000 or 1004"),
         (("--bytes", "1KB,10TB"), r".* need about .* of memory, and .* are free: take fewer ranks or smaller sizes"),
         (("--ranks", "100000"), r".* need about .* of memory, and .* are free: take fewer ranks or smaller sizes"),
         (("--calibrate", "--ranks", "1"), "a model is fitted to times of 2 ranks or more: take --ranks 2 or more"),
         (("--calibrate", "--bytes", "1KB"), "a model is fitted to at least 2 sizes, got 1kB"),
-        (("--calibrate", "--bytes", "1KB,1001"), "--bytes 1001 is no whole number of float32, which have 4 bytes"),
+        (("--calibrate", "--bytes", "1KB,1001"), "--bytes 1001 is no whole number of float32, which have 4 bytes: .*"),
+        (("--calibrate", "--ranks", "99999"), r"99,999 ranks with 8.00 MB need about .* of memory, and .* are free: .*"),
+        (("--calibrate", "--bytes", "1KB,9PB"), r"8 ranks with 9.00 PB need about .* of memory, .*"),
+        (("--dtype", ","), "there is no dtype ','; take float32, .*"),
         (("--dtype", "floaty"), "there is no dtype 'floaty'; take float32, .*"),
         (("--dtype", "int32", "--op", "mean"), "the mean of int32 is no int32; .*"),
         (("--dtype", "str"), "there is no sum of str.*"),
@@ -285,11 +289,15 @@ def test_what_cannot_be_measured_is_said_in_one_line(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--ranks", 0), "0 is not in the range x>=1."),
+        (("--ranks", 0), "0 is not in the range 1<=x<=4194304."),
+        (("--ranks", "9" * 25), "is not in the range 1<=x<=4194304."),
+        (("--bytes", "1KB,1MB,1000"), "'1000' is given twice: give each size once"),
+        (("--bytes", "99999999999PB"), "'99999999999PB' is too large a size; the largest is 9223PB"),
+        (("--runs", "9" * 25), "is not in the range 1<=x<=1000000."),
         (("--bytes", "12XB"), "'12XB' is no size; write a number and a unit"),
         (("--transport", "udp"), "'udp' is not one of 'shm', 'tcp'."),
         (("--report", "nowhere/x.html"), "--report: the folder of nowhere/x.html does not exist"),
-        (("--runs", 0), "0 is not in the range x>=1."),
+        (("--runs", 0), "0 is not in the range 1<=x<=1000000."),
     ],
 )
 def test_a_wrong_command_line_is_refused_before_anything_starts(

@@ -9,9 +9,25 @@ from typing import Any
 import pytest
 from mr_command import MrCommand
 
-from dag.collectives import Incast, Link, Network, Racks, algorithms, named_network, networks, plan, simulate
+from dag.collectives import (
+    Incast,
+    Link,
+    Network,
+    Racks,
+    algorithms,
+    count,
+    named_network,
+    networks,
+    plan,
+    simulate,
+)
 from dag.collectives import costs as formula
-from jobs.cli.simulate import ALGORITHMS, NETWORKS
+from dag.collectives.plans import PER_MACHINE
+from dag.collectives.schedule import MOST_RANKS
+from dag.collectives.trees import MOST_CHUNKS
+from jobs.allreduce import schedule_of
+from jobs.cli.allreduce import RANKS
+from jobs.cli.simulate import ALGORITHMS, CHUNKS, NETWORKS
 from jobs.simulate import network_for
 
 
@@ -30,6 +46,7 @@ def rows_of(mr: MrCommand, *arguments: object) -> list[dict[str, Any]]:
 def test_the_names_that_the_help_lists_without_numpy_are_those_that_there_are(mr: MrCommand) -> None:
     assert list(ALGORITHMS) == algorithms()
     assert list(NETWORKS) == networks()
+    assert (RANKS.max, CHUNKS.max) == (MOST_RANKS, MOST_CHUNKS)
     page = " ".join(mr("simulate", "allreduce", "--help").out.split())
     for name in (*ALGORITHMS, *NETWORKS):
         assert name in page
@@ -37,7 +54,7 @@ def test_the_names_that_the_help_lists_without_numpy_are_those_that_there_are(mr
 
 def test_a_ring_of_3072_gpus_on_summit_is_timed(mr: MrCommand) -> None:
     (row,) = rows_of(mr, "--algorithm", "ring", "--ranks", 3072, "--bytes", 3072 * 8, "--network", "summit")
-    assert row["steps"] == 2 * 3071
+    assert row["rounds"] == 2 * 3071
     assert row["seconds"] == pytest.approx(5.4e-3, rel=0.15)
     assert row["nbytes"] == row["timed_bytes"] == 3072 * 8
     assert row["busbw"] == pytest.approx(row["algbw"] * 2 * 3071 / 3072)
@@ -134,15 +151,27 @@ OWN = ("--latency", "1us", "--bandwidth", "1GB/s")
     ("arguments", "code", "line"),
     [
         (("--algorithm", "star", *OWN), 1, "mr: there is no algorithm 'star'; there are: all, central, sharded"),
-        (("--algorithm", ",", *OWN), 1, "mr: there is no algorithm ','"),
+        (("--algorithm", ",", *OWN), 1, "mr: --algorithm names none; there are: all, central, sharded"),
+        (("--algorithm", "ring,ring", *OWN), 1, "mr: --algorithm ring,ring names ring twice: name each once, or all"),
+        (("--algorithm", "tree,all", *OWN), 1, "mr: --algorithm tree,all names tree twice"),
         (("--network", "moon"), 1, "mr: there is no network 'moon'; there are: summit, ethernet-1g"),
-        (("--ranks", "0", *OWN), 2, "Invalid value for '--ranks': 0 is not in the range x>=1"),
-        (("--ranks", "1000000000000", *OWN), 1, "mr: there are at most 4,194,304 ranks, got 1,000,000,000,000"),
-        (("--ranks", "9" * 25, "--algorithm", "ring", *OWN), 1, "mr: there are at most 4,194,304 ranks"),
-        (("--chunks", "999999999", "--algorithm", "tree", *OWN), 1, "mr: there are at most 1,048,576 chunks"),
+        (("--ranks", "0", *OWN), 2, "Invalid value for '--ranks': 0 is not in the range 1<=x<=4194304"),
+        (("--ranks", "9" * 25, "--algorithm", "ring", *OWN), 2, "is not in the range 1<=x<=4194304"),
+        (("--chunks", "999999999", "--algorithm", "tree", *OWN), 2, "999999999 is not in the range 1<=x<=1048576"),
         (("--ranks-per-node", "9" * 25, *OWN), 2, "is not in the range 1<=x<=2147483648"),
         (("--rack", "9" * 25, "--oversubscription", "2", *OWN), 2, "is not in the range 1<=x<=2147483648"),
         (("--bytes", "64 potatoes", *OWN), 2, "'64 potatoes' is no size; write a number and a unit"),
+        (("--bytes", "9999999999PB", *OWN), 2, "'9999999999PB' is too large a size; the largest is 9223PB"),
+        (("--bytes", "1KB,2KB,1000", *OWN), 2, "'1000' is given twice: give each size once"),
+        (("--buffer", "9" * 400, *OWN), 2, "is too large a size"),
+        (("--start", "1e308s", *OWN), 2, "'1e308s' is too long a time; the longest is 1000000s"),
+        (("--overhead", "1e999s", *OWN), 2, "'1e999s' is too long a time"),
+        (("--inside-latency", "-1us", *OWN), 2, "'-1us' is no time"),
+        (("--timeout", "nans", "--buffer", "1KB", *OWN), 2, "'nans' is no time"),
+        (("--reduce", "1e-320B/s", *OWN), 2, "'1e-320B/s' is no rate of a link; the range is 1B/s to 1000000TB/s"),
+        (("--inside-bandwidth", "1e400GB/s", *OWN), 2, "'1e400GB/s' is no rate of a link"),
+        (("--rack", "4", "--oversubscription", "nan", *OWN), 2, "'nan' is no number"),
+        (("--rack", "4", "--oversubscription", "inf", *OWN), 2, "inf is not in the range 1e-06<=x<=1000000.0"),
         (("--bytes", "10", *OWN), 1, "mr: 10 bytes are no whole number of elements of 4 bytes"),
         ((), 2, "say which network: --network summit|ethernet-1g"),
         (("--latency", "1us"), 2, "or your own by --latency and --bandwidth"),
@@ -165,6 +194,33 @@ def test_bad_input_is_refused_in_one_line(
     last = ended.err.splitlines()[-1]
     assert line in last
     assert "Traceback" not in ended.err
+
+
+def test_numbers_at_the_ends_of_their_ranges_have_finite_times(mr: MrCommand) -> None:
+    rows = rows_of(
+        mr, "--ranks", 8, "--bytes", "9000PB", "--itemsize", 1, "--latency", "1000000s", "--bandwidth", "1B/s", "--start",
+        "1000000s", "--overhead", "1000000s", "--reduce", "1B/s", "--cores", 1, "--ranks-per-node", 2, "--rack", 2,
+        "--oversubscription", "1000000", "--buffer", 0, "--window", "9000PB", "--timeout", "1000000s",
+    )  # fmt: skip
+    # More than the servers of a central one have to take: their bytes, at one a second.
+    assert [row["algorithm"] for row in rows if not 9e18 < row["seconds"] < 1e30] == []
+    quick = rows_of(
+        mr, "--ranks", 8, "--bytes", 8, "--latency", "0s", "--bandwidth", "1000000TB/s", "--rack", 2,
+        "--oversubscription", "0.000001",
+    )  # fmt: skip
+    assert [row["algorithm"] for row in quick if not 0 < row["seconds"] < 1e-15] == []
+    common = ("--ranks", 3, "--algorithm", "ring", "--bandwidth", "1GB/s")
+    (micro,), (mu,) = (rows_of(mr, *common, "--latency", f"2{sign}s") for sign in ("µ", "μ"))
+    assert micro == mu
+
+
+def test_rounds_are_those_of_mr_allreduce_where_parts_are_empty(mr: MrCommand) -> None:
+    for ranks in (1, 2, 7):
+        rows = rows_of(mr, "--ranks", ranks, "--bytes", "0,8,400", "--chunks", 1, *OWN)
+        for row in rows:
+            schedule = schedule_of(row["algorithm"], ranks, 0)
+            if row["algorithm"] not in PER_MACHINE:
+                assert row["rounds"] == count(schedule, row["nbytes"] // 4).rounds, row
 
 
 def test_what_all_leaves_out_is_said(mr: MrCommand) -> None:

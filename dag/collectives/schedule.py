@@ -22,6 +22,8 @@ FOLD, REPLACE, HOLD = 0, 1, 2
 Kind = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"]
 #: A step of more moves is not made: their arrays would take gigabytes.
 MOST_MOVES = 40_000_000
+#: So many elements can be counted.
+MOST_ELEMENTS = (1 << 63) - 1
 #: So many ranks a plan may have: what is kept of each takes some hundred bytes.
 MOST_RANKS = 1 << 22
 
@@ -109,8 +111,15 @@ def bounds(elements: int, parts: int) -> IntArray:
 
     >>> bounds(10, 4).tolist()
     [0, 2, 5, 7, 10]
+
+    Raises:
+        BadCollective: there are more elements than an int64 counts.
     """
-    return np.arange(parts + 1, dtype=np.int64) * elements // parts
+    if elements > MOST_ELEMENTS:
+        raise BadCollective(f"there are at most {MOST_ELEMENTS:,} elements, got {elements:,}")
+    part = np.arange(parts + 1, dtype=np.int64)
+    # part * elements // parts, whose product may be more than an int64 holds.
+    return part * (elements // parts) + part * (elements % parts) // parts
 
 
 def moves(src: Any, dst: Any, start: Any, stop: Any = None, *, mode: Any, settle: bool = False) -> Step:

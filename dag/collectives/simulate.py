@@ -31,11 +31,15 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Simulated:
-    """``seconds`` until the last rank is done, when each node is, and how many ports met a timeout in how many steps."""
+    """``seconds`` until the last rank is done, when each node is, and how many ports met a timeout in how many steps.
+
+    ``rounds`` are the steps in which anything moves, as ``count`` has them.
+    """
 
     seconds: float
     by_node: FloatArray
     timeouts: int
+    rounds: int
 
 
 def simulate(
@@ -64,8 +68,8 @@ def simulate(
     times = schedule.nodes // len(clocks.now)
     by_node = np.tile(clocks.now, times) + network.start_s * (schedule.steps > 0)
     return Simulated(
-        seconds=float(by_node.max(initial=0.0)), by_node=by_node, timeouts=clocks.timeouts * times
-    )
+        seconds=float(by_node.max(initial=0.0)), by_node=by_node, timeouts=clocks.timeouts * times, rounds=clocks.rounds
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -144,7 +148,7 @@ class _Clocks:
 
     def __init__(self, schedule: Schedule, network: Network, size: FloatArray, followed: int) -> None:
         self.now = np.zeros(followed)
-        self.timeouts = 0
+        self.timeouts = self.rounds = 0
         self._held = np.zeros(followed)
         self._network = network
         self._size = size
@@ -172,6 +176,7 @@ class _Clocks:
             step, size = some_moves(step, full), size[full]
         src, dst, mode = step.src, step.dst, step.mode
         if len(src):
+            self.rounds += 1
             self._move(self._ways(src, dst), size, mode)
         if step.settle:
             slow = self._last.slow_node if self._last is not None else 1.0

@@ -29,10 +29,20 @@ class Sizes(click.ParamType[tuple[int, ...]]):
     ) -> tuple[int, ...]:
         if isinstance(value, tuple):
             return value
-        try:
-            return tuple(dict.fromkeys(parse_size(word) for word in value.split(",")))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+        sizes: list[int] = []
+        for word in value.split(","):
+            try:
+                size = parse_size(word)
+            except ValueError as error:
+                self.fail(str(error), param, ctx)
+            if size in sizes:
+                self.fail(f"{word.strip()!r} is given twice: give each size once", param, ctx)
+            sizes.append(size)
+        return tuple(sizes)
+
+
+# As in dag.collectives, which is not imported here so that `--help` does not load numpy; a test compares them.
+RANKS = click.IntRange(min=1, max=1 << 22)
 
 
 @click.command()
@@ -41,7 +51,7 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 )
 @click.option(
     "--ranks",
-    type=click.IntRange(min=1),
+    type=RANKS,
     default=4,
     show_default=True,
     help="Processes; with --calibrate 2 to so many [8].",
@@ -53,7 +63,9 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 @click.option("--dtype", default="float32", show_default=True, help="float32, float16, bfloat16, int64, ...")
 @click.option("--op", default="sum", show_default=True, help="sum, mean, min, max, prod, or FILE.py:NAME.")
 @click.option(
-    "--runs", type=click.IntRange(min=1), help="Timed, after 5 to warm up. [default: 20 to 5, by size]"
+    "--runs",
+    type=click.IntRange(min=1, max=1_000_000),
+    help="Timed, after 5 to warm up. [default: 20 to 5, by size]",
 )
 @click.option(
     "--arrays", type=click.Choice(["own", "empty"]), default="own", show_default=True,
@@ -149,8 +161,12 @@ def _calibrate(
     json_file: str | None,
     quiet: bool,
 ) -> None:
+    from dag.collectives import algorithms
     from jobs import allreduce_calibrate as calibrating
+    from jobs.allreduce import Wanted, check
 
+    most = max(calibrating.RANKS) if ranks is None else ranks
+    check(Wanted(algorithms=tuple(algorithms()), ranks=most, sizes=sizes or calibrating.SIZES))
     cores = len(os.sched_getaffinity(0))
     cases = calibrating.measure_machine(
         transport,

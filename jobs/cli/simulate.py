@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -10,10 +11,11 @@ from typing import Any
 
 import click
 
-from .allreduce import Sizes
+from .allreduce import RANKS, Sizes
 from .options import Size
 
 # As in dag.collectives, which is not imported here so that `--help` does not load numpy; a test compares them.
+CHUNKS = click.IntRange(min=1, max=1 << 20)
 NETWORKS = ("summit", "ethernet-1g", "ethernet-10g", "ethernet-100g")
 ALGORITHMS = (
     "central", "sharded", "direct", "direct_whole", "ring", "tree", "double_tree", "halving", "doubling", "machine_tree",
@@ -21,6 +23,10 @@ ALGORITHMS = (
 )  # fmt: skip
 
 _NUMBER = r"\s*(\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*"
+#: Beyond these nothing is a network, and what is made of them would at last be no number.
+_MOST_S = 1e6
+_LEAST_RATE, _MOST_RATE = 1.0, 1e18
+_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 class Time(click.ParamType[float]):
@@ -34,15 +40,17 @@ class Time(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        match = re.fullmatch(_NUMBER + "(ns|us|µs|ms|s)", value, re.IGNORECASE)
+        match = re.fullmatch(f"{_NUMBER}({'|'.join(_UNITS_S)})", value, re.IGNORECASE | re.ASCII)
         if match is None:
             self.fail(
                 f"{value!r} is no time; write a number and a unit, as in 300ns, 2us, 1.5ms or 0.2s",
                 param,
                 ctx,
             )
-        unit = match[2].lower()
-        return float(match[1]) * {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
+        seconds = float(match[1]) * _UNITS_S[match[2].lower()]
+        if seconds > _MOST_S:
+            self.fail(f"{value!r} is too long a time; the longest is {_MOST_S:.0f}s", param, ctx)
+        return seconds
 
 
 class Rate(click.ParamType[float]):
@@ -56,7 +64,7 @@ class Rate(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        match = re.fullmatch(_NUMBER + r"([kMGT]?)(i?)(B|bit)(?:/s|ps)", value, re.IGNORECASE)
+        match = re.fullmatch(_NUMBER + r"([kMGT]?)(i?)(B|bit)(?:/s|ps)", value, re.IGNORECASE | re.ASCII)
         rate = 0.0
         if match is not None:
             base = 1024 if match[3] else 1000
@@ -66,7 +74,19 @@ class Rate(click.ParamType[float]):
             self.fail(
                 f"{value!r} is no rate; write it as 12.5GB/s, 100Gbit/s or 100Mbit/s, above 0", param, ctx
             )
+        if not _LEAST_RATE <= rate <= _MOST_RATE:
+            self.fail(f"{value!r} is no rate of a link; the range is 1B/s to 1000000TB/s", param, ctx)
         return rate
+
+
+class Factor(click.FloatRange):
+    """A number in a range, which NaN is not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        factor = float(super().convert(value, param, ctx))
+        if math.isnan(factor):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return factor
 
 
 #: Far more than there is of anything, and small enough for a machine word.
@@ -80,7 +100,7 @@ def simulate() -> None:
 
 @simulate.command(epilog="Networks: " + ", ".join(NETWORKS) + ".  Algorithms: " + ", ".join(ALGORITHMS) + ".")
 @click.option("--algorithm", "said", default="all", show_default=True, help="all, or names with commas.")
-@click.option("--ranks", type=click.IntRange(min=1), default=96, show_default=True)
+@click.option("--ranks", type=RANKS, default=96, show_default=True)
 @click.option("--bytes", "sizes", type=Sizes(), default="64MB", show_default=True, help="Of each rank.")
 @click.option(
     "--network", metavar="NAME", help=f"{', '.join(NETWORKS)}. [default: by --latency and --bandwidth]"
@@ -98,12 +118,12 @@ def simulate() -> None:
 @click.option("--cores", type=_COUNT, help="Of a machine, shared by its ranks.")
 @click.option("--rack", type=_COUNT, help="Machines of a rack, which share a link to the core.")
 @click.option(
-    "--oversubscription", type=click.FloatRange(min=0, min_open=True), help="Of that link: 4 is a quarter of its ports."
+    "--oversubscription", type=Factor(min=1e-6, max=1e6), help="Of that link: 4 is a quarter of its ports."
 )  # fmt: skip
 @click.option("--buffer", type=Size(), help="Of a switch port; senders at once beyond it wait for a timeout.")
 @click.option("--window", type=Size(), help="What a sender sends before it waits. [default: 64KiB]")
 @click.option("--timeout", type=Time(), help="What an overrun costs. [default: 200ms]")
-@click.option("--chunks", type=click.IntRange(min=1), help="Of trees. [default: near the best]")
+@click.option("--chunks", type=CHUNKS, help="Of trees. [default: near the best]")
 @click.option("--itemsize", type=_COUNT, default=4, show_default=True, help="Bytes of an element.")
 @click.option("--json", "as_json", is_flag=True, help="Print numbers for programs.")
 def allreduce(
@@ -141,7 +161,14 @@ def allreduce(
         said_networks = {name: asdict(each) for name, each in met.items()}
         click.echo(
             json.dumps(
-                {"rows": facts, "network": network, "networks": said_networks, "notes": notes}, indent=1
+                {
+                    "schema_version": 1,
+                    "rows": facts,
+                    "network": network,
+                    "networks": said_networks,
+                    "notes": notes,
+                },
+                indent=1,
             )
         )
         return
@@ -207,7 +234,7 @@ def print_rows(rows: list[Any], network: str | None) -> None:
     from dag.units import show_time
     from jobs.sizes import format_size
 
-    head = ("algorithm", "time", "algbw", "busbw", "steps", "timeouts", "chunks")
+    head = ("algorithm", "time", "algbw", "busbw", "rounds", "timeouts", "chunks")
     sizes: dict[int, list[Any]] = {}
     for row in rows:
         sizes.setdefault(row.nbytes, []).append(row)
@@ -218,7 +245,7 @@ def print_rows(rows: list[Any], network: str | None) -> None:
         lines = [
             (
                 row.algorithm, show_time(row.seconds), f"{format_size(row.algbw)}/s", f"{format_size(row.busbw)}/s",
-                f"{row.steps:,}", f"{row.timeouts:,}" if row.timeouts else "-", str(row.chunks or "-"),
+                f"{row.rounds:,}", f"{row.timeouts:,}" if row.timeouts else "-", str(row.chunks or "-"),
             )
             for row in sorted(some, key=lambda row: row.seconds)
         ]  # fmt: skip
