@@ -87,7 +87,16 @@ def _pickle(value: Any, numbers: dict[int, int], node: Node) -> tuple[bytes, tup
     return buffer.getvalue(), tuple(pickler.used)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Naming(cloudpickle.Pickler):  # type: ignore[misc]
+    def reducer_override(self, obj: Any) -> Any:
+        # cloudpickle leaves the file name out of code; a traceback would show neither file nor line.
+        if isinstance(obj, types.CodeType):
+            make, arguments = self.dispatch_table[types.CodeType](obj)
+            return make, tuple(obj.co_filename if each == "<dynamic-code>" else each for each in arguments)
+        return super().reducer_override(obj)
+
+
+class _Pickler(_Naming):
     def __init__(self, file: io.BytesIO, numbers: dict[int, int]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self._numbers = numbers
@@ -98,13 +107,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if number is not None:
             self.used[number] = None
         return number
-
-    def reducer_override(self, obj: Any) -> Any:
-        # cloudpickle leaves the file name out of code; a traceback would show neither file nor line.
-        if isinstance(obj, types.CodeType):
-            make, arguments = self.dispatch_table[types.CodeType](obj)
-            return make, tuple(obj.co_filename if each == "<dynamic-code>" else each for each in arguments)
-        return super().reducer_override(obj)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -119,6 +121,13 @@ class _Unpickler(pickle.Unpickler):
 @lru_cache(maxsize=128)
 def _load_shared(data: bytes) -> Any:
     return pickle.loads(data)
+
+
+def pickle_by_value(value: Any) -> bytes:
+    """Return the pickle of a value, its functions with the names of their files; ``pickle.loads`` reads it."""
+    buffer = io.BytesIO()
+    _Naming(buffer).dump(value)
+    return buffer.getvalue()
 
 
 def local_modules() -> list[str]:

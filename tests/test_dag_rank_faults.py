@@ -125,7 +125,9 @@ def test_a_rank_that_ends_is_named_by_all_others_and_by_launch(
     )
     if act is raises:
         assert isinstance(caught.value.__cause__, KeyError)
-        assert ", in raises\n" in caught.value.traceback_text
+        line = raises.__code__.co_firstlineno + 3
+        where = f'  File "{__file__}", line {line}, in raises\n    raise KeyError("no such key")\n'
+        assert where in caught.value.traceback_text
         assert caught.value.traceback_text in "".join(caught.value.__notes__)
 
 

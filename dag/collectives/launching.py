@@ -16,10 +16,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cloudpickle
-
 from ..errors import BadCollective
-from ..travel import by_value, local_modules
+from ..travel import by_value, local_modules, pickle_by_value
 from .overseer import Crew, oversee
 from .pairs import Kinds, check_kinds
 from .rank import Orders
@@ -133,7 +131,7 @@ def _packed(
         done = []
         for what, value in (("function", function), ("arguments", arguments), ("transport", kinds)):
             try:
-                done.append(cloudpickle.dumps(value))
+                done.append(pickle_by_value(value))
             except Exception as error:
                 raise BadCollective(
                     f"the {what} cannot be sent to the ranks: {type(error).__name__}: {error}; "
