@@ -18,14 +18,14 @@ import numpy as np
 from measuring import Row, Timing, keep
 from namespaces import HEADER_BYTES, PAYLOAD_BYTES, Wires, counters, launch_over, rate_limited
 
-from dag.collectives import Comm, Schedule, algorithms, plan
+from dag.collectives import Comm, Schedule, algorithms
+from dag.collectives.choose import planned
 from dag.collectives.networks import Incast, Link, Network
 from dag.collectives.simulate import simulate
 from dag.collectives.tcp import Tcp
 
 #: What a new connection sends before it waits for an answer (RFC 6928).
 FIRST_WINDOW_BYTES = 10 * PAYLOAD_BYTES
-CHUNKS = 8
 #: What the simulator says is slower by this factor is measured slower.
 MARGIN = 1.25
 COMMAND = "python benchmarks/run.py slow_networks"
@@ -60,15 +60,9 @@ class Measured:
     dropped: list[int]
 
 
-def schedule(algorithm: str, ranks: int) -> Schedule:
-    """Return the plan that is run and simulated."""
-    choices: dict[str, dict[str, int]] = {
-        "tree": {"chunks": CHUNKS},
-        "double_tree": {"chunks": CHUNKS},
-        "machine_tree": {"per_machine": 2},
-        "two_level": {"per_machine": 2},
-    }
-    return plan("allreduce", algorithm, ranks, **choices.get(algorithm, {}))
+def schedule(algorithm: str, ranks: int, nbytes: int) -> Schedule:
+    """Return the plan that is run and simulated: that of a call by name; two ranks are taken for one machine."""
+    return planned("allreduce", algorithm, ranks, nbytes, per_machine=2)
 
 
 def measure(
@@ -96,7 +90,7 @@ def measure(
     rows = []
     for at, name in enumerate(names, 1):
         found = [each[at] for each in by_rank]
-        simulated = simulate(schedule(name, ranks), elements, 4, network)
+        simulated = simulate(schedule(name, ranks, nbytes), elements, 4, network)
         rows.append(
             Measured(
                 algorithm=name,
@@ -165,10 +159,10 @@ def _on_a_rank(comm: Comm, wires: Wires, names: Sequence[str], elements: int, ru
         swaps.append((time.perf_counter() - begin) / (comm.size - 1).bit_length())
     found: list[Any] = [swaps]
     for name in names:
-        steps = schedule(name, comm.size)
+        steps = schedule(name, comm.size, 4 * elements)
         x = np.empty(elements, np.float32)
-        # Connections are opened by the first call; what they then say is the same for all.
-        comm.allreduce(one, algorithm=steps)
+        # Connections are opened by the first call, all of them if no part is empty; what they then say is the same for all.
+        comm.allreduce(np.ones(steps.parts, np.float32), algorithm=steps)
         comm.barrier()
         time.sleep(_QUIET_S)
         before, ours, dropped = counters(), counted(), wires.drops()

@@ -52,7 +52,7 @@ def test_on_slow_links_the_kernel_counts_our_bytes_and_algorithms_end_in_the_sim
     for row in rows:
         # Two runs, and barriers and heads besides: hundreds of bytes.
         for counted, found in ((row.sent, "sent"), (row.received, "received")):
-            wanted = getattr(count(schedule(row.algorithm, RANKS), NBYTES // 4), found) * 8
+            wanted = getattr(count(schedule(row.algorithm, RANKS, NBYTES), NBYTES // 4), found) * 8
             assert all(0 < ours - plan < 2000 for ours, plan in zip(counted, wanted.tolist(), strict=True))
     # A machine that stands still for a moment only adds to a time: the best of more runs then counts.
     by_name = {row.algorithm: row for row in rows}
