@@ -13,6 +13,8 @@ from typing import Any
 
 from dag.collectives import algorithms, launch
 from dag.collectives.calibrate import Machine, Timed, fit, predict
+from dag.collectives.letters import SHORT_BYTES
+from dag.collectives.one_machine import Means
 from dag.errors import BadCollective
 from dag.units import show_time
 
@@ -26,10 +28,12 @@ from .sizes import exact_size, format_size
 RANKS = tuple(range(2, 9))
 SIZES = (1_000, 64_000, 1_000_000, 8_000_000)
 RUNS = 10
+#: Below so many bytes of all ranks together a call takes microseconds, and times spread: it is timed so many times as often.
+SMALL_BYTES, SMALL_TIMES = 1_000_000, 5
 ITEMSIZE = 4
 #: A model is fitted to these for each number of ranks; it has not seen the other algorithms.  Few and many steps, one with a
-#: fan-in, two that put aside what arrives.
-FITTED = ("ring", "doubling", "central", "direct_whole")
+#: fan-in at one rank and one at all of them, two that put aside what arrives.
+FITTED = ("ring", "doubling", "central", "direct_whole", "sharded")
 #: Within so much of what was measured: the aim for 2 ranks, and for more ranks than cores.
 AIMS = {2: 0.15, 3: 0.30}
 
@@ -100,7 +104,8 @@ def measure_machine(
         )
         tasks = [
             Task(
-                algorithms=names, elements=nbytes // ITEMSIZE, dtype="float32", op="sum", own=True, runs=runs, roof=None
+                algorithms=names, elements=nbytes // ITEMSIZE, dtype="float32", op="sum", own=True, roof=None,
+                runs=runs * (SMALL_TIMES if size * nbytes < SMALL_BYTES else 1),
             )
             for nbytes in sizes
         ]  # fmt: skip
@@ -127,11 +132,13 @@ def predict_all(
 ) -> tuple[dict[int, Machine], list[Case]]:
     """Return for each number of ranks the model fitted to the algorithms ``FITTED``, and all cases with what it predicts.
 
-    One model for all numbers of ranks would have to know how the system gives the cores to more ranks than there are.
+    One model for all numbers of ranks would have to know what a turn costs where several ranks wait for one core.
 
     Raises:
         BadCollective: there are too few cases to fit a model to.
     """
+    pulled = transport == "shm"
+    means = Means(cores=cores, pulled=pulled, short_bytes=SHORT_BYTES if pulled else 0)
     machines: dict[int, Machine] = {}
     predicted: list[Case] = []
     for ranks in sorted({case.ranks for case in cases}):
@@ -142,8 +149,7 @@ def predict_all(
         ]
         machine = fit(
             [replace(_timed(case), seconds=case.spread.median) for case in some if case.fitted],
-            cores=cores,
-            pulled=transport == "shm",
+            means,
             itemsize=ITEMSIZE,
         )
         machines[ranks] = machine
@@ -251,25 +257,25 @@ MODEL_HEAD = (
     "ranks",
     "met within",
     "call",
-    "hop",
+    "turn",
     "message",
-    "ns to move and to fold a byte, by the memory of all ranks",
+    "ns to take, to fold, to fold and share a byte, by the memory of all ranks",
 )
 
 
 def model_table(machines: Mapping[int, Machine]) -> Table:
-    """Return the models as a table; a hop has in it what a core takes to go to the next rank."""
+    """Return the models as a table; a message is what it costs its sender and its receiver."""
     rows = []
     for ranks, machine in machines.items():
-        hop_s = machine.latency_s + machine.turn_s * max(0.0, ranks / machine.cores - 1)
         bytes_ = ", ".join(
-            f"{format_size(each.memory_bytes)}: {each.move_s * 1e9:.2g} {each.fold_s * 1e9:.2g}"
+            f"{format_size(each.memory_bytes)}: "
+            + " ".join(f"{cost_s * 1e9:.2g}" for cost_s in (each.take_s, each.fold_s, each.share_s))
             for each in machine.bytes_
         )
         cells = (
             ranks,
             f"{machine.error:.0%}",
-            *map(show_time, (machine.start_s, hop_s, machine.overhead_s)),
+            *map(show_time, (machine.start_s, machine.turn_s, machine.post_s + machine.take_s)),
             bytes_,
         )
         rows.append(tuple(Cell(text=str(cell)) for cell in cells))

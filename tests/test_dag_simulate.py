@@ -374,40 +374,6 @@ def test_ranks_that_share_cores_take_turns() -> None:
     )
 
 
-def test_where_the_receiver_moves_the_bytes_a_sender_serves_all_at_once_and_waits_for_their_folds() -> None:
-    link = Link(latency_s=ALPHA, s_per_byte=BETA)
-    pushed = Network(inside=link, across=link, per_machine=8, reduce_s_per_byte=GAMMA)
-    pulled = replace(pushed, pulled=True)
-    central = plan("allreduce", "central", 8)
-    nbytes = 4000
-    up = ALPHA + 7 * nbytes * (BETA + GAMMA)
-    assert seconds(central, 1000, pushed) == pytest.approx(up + ALPHA + 7 * nbytes * BETA)
-    assert seconds(central, 1000, pulled) == pytest.approx(up + ALPHA + nbytes * BETA)
-    # The workers are done with step 0 when the server has folded, which it does with all of them together.
-    first = Schedule(
-        kind="reduce",
-        algorithm="first",
-        ranks=8,
-        nodes=8,
-        parts=1,
-        steps=1,
-        step=lambda number: central.step(0),
-    )
-    done = simulate(first, 1000, 4, pulled).by_node
-    assert done.tolist() == pytest.approx([up] * 8)
-    # With two cores, seven workers read in turns; the one server that folds has a core for itself.
-    shared = replace(pulled, cores=2, turn_s=1e-5)
-    assert seconds(central, 1000, shared) == pytest.approx(up + ALPHA + 2.5e-5 + 3.5 * nbytes * BETA)
-
-
-def test_what_was_held_may_cost_more_to_fold_than_what_arrives() -> None:
-    network = replace(
-        uniform(latency_s=0.0, s_per_byte=0.0, reduce_s_per_byte=GAMMA), held_s_per_byte=3 * GAMMA
-    )
-    assert seconds(plan("allreduce", "direct_whole", 4), 1000, network) == pytest.approx(3 * 4000 * 3 * GAMMA)
-    assert seconds(plan("allreduce", "central", 4), 1000, network) == pytest.approx(3 * 4000 * GAMMA)
-
-
 def test_each_message_costs_its_sender_time_before_the_next() -> None:
     network = replace(uniform(latency_s=ALPHA, s_per_byte=0.0), overhead_s=1e-6)
     assert seconds(plan("allreduce", "sharded", 8), 800, network) == pytest.approx(2 * (ALPHA + 7e-6))

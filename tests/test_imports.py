@@ -36,7 +36,7 @@ PURE += tuple(
     for name in (
         "schedule", "ring", "server", "direct", "trees", "halving", "two_level", "binomial", "scattered", "plans",
         "blocking", "check", "count", "table", "choose", "operators", "transport", "folding", "execute", "prepared",
-        "verdicts", "buckets", "simulate", "networks", "symmetry", "costs", "calibrate", "draw",
+        "verdicts", "buckets", "simulate", "networks", "symmetry", "costs", "one_machine", "calibrate", "draw",
     )
 )  # fmt: skip
 IMPURE = {"os", "time", "threading", "fsspec", "dask", "distributed", "subprocess", "socket"}

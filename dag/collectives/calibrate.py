@@ -1,31 +1,40 @@
 """A model of one machine from a few measured times, and what it says of everything that was not measured.
 
-The machine is a ``Network`` of ranks that share its cores.  What a message costs is the same for all sizes; what a byte costs
-goes by the memory that all ranks use together, since that decides which cache it is in.  All of it is fitted at once, to the
-logarithms of times: 10 % too long counts as much for microseconds as for seconds.  Pure: who measures is somewhere else.
+The machine is what ``one_machine`` takes: cores, how ranks exchange, and what things cost.  What a message costs is the same for
+all sizes; what a byte costs goes by the memory that all ranks use together, since that decides which cache it is in.  All of
+it is fitted at once, to the logarithms of times: 10 % too long counts as much for microseconds as for seconds.  Pure: who
+measures is somewhere else.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadCollective
 from .choose import planned
-from .networks import Link, Network
+from .one_machine import (
+    FOLD_BYTE,
+    SEND_BYTE,
+    SETTLE_BYTE,
+    SHARE_BYTE,
+    TAKE_BYTE,
+    Costs,
+    Means,
+    spend,
+)
 from .schedule import Schedule
-from .simulate import simulate
 
 FloatArray = npt.NDArray[np.float64]
 
 #: Sizes of memory at which the cost of a byte is fitted: apart by at least this factor, and none below so many bytes, where
 #: bytes cost too little beside messages to be told from them.
 _KNOTS_APART, _LEAST_KNOT = 3.0, 100_000
-_ROUNDS = 25
+_ROUNDS = 40
 #: How strongly a number that the times say nothing about is held to its neighbour, and to where it began.
 _SMOOTH, _STAY = 0.1, 0.02
 
@@ -42,11 +51,12 @@ class Timed:
 
 @dataclass(frozen=True, kw_only=True)
 class ByteCosts:
-    """What a byte costs where all ranks together use ``memory_bytes``: to be moved, and to be folded where it arrives."""
+    """What a byte costs where all ranks together use ``memory_bytes``: to take it, to fold it, and to fold and share it."""
 
     memory_bytes: int
-    move_s: float
+    take_s: float
     fold_s: float
+    share_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,36 +64,35 @@ class Machine:
     """What ``fit`` found.
 
     Args:
-        cores: which the ranks share.
-        pulled: as of ``Network``: by shared memory, not through sockets.
-        start_s, latency_s, overhead_s, turn_s: as of ``Network``.
+        means: how the ranks exchange.
+        start_s, post_s, take_s, turn_s: as of ``Costs``.
+        send_factor: how many times as much as its arrival a byte costs its sender, where senders copy.
+        settle_factor: how many times as much as folding it where it arrives it costs to fold a byte that was put aside first.
         bytes_: by ``memory_bytes``, ascending; in between costs go by the logarithm.
-        held_factor: how many times as much as folding it where it arrives it costs to fold a byte that was put aside first.
         error: the root of the mean square of what is left: 0.1 is about 10 %.
     """
 
-    cores: int
-    pulled: bool
+    means: Means
     start_s: float
-    latency_s: float
-    overhead_s: float
+    post_s: float
+    take_s: float
     turn_s: float
+    send_factor: float
+    settle_factor: float
     bytes_: tuple[ByteCosts, ...]
-    held_factor: float
     error: float = math.nan
 
-    def network(self, ranks: int, nbytes: int) -> Network:
-        """Return the network that ``ranks`` ranks with ``nbytes`` bytes each meet on this machine."""
-        share = _shares([each.memory_bytes for each in self.bytes_], ranks * nbytes)
-        move_s, fold_s = (
+    def costs(self, memory_bytes: int) -> Costs:
+        """Return what things cost where all ranks together use ``memory_bytes``."""
+        share = _shares([each.memory_bytes for each in self.bytes_], memory_bytes)
+        take_s, fold_s, share_s = (
             math.exp(sum(part * math.log(getattr(each, name)) for part, each in zip(share, self.bytes_, strict=True)))
-            for name in ("move_s", "fold_s")
+            for name in ("take_s", "fold_s", "share_s")
         )  # fmt: skip
-        link = Link(latency_s=self.latency_s, s_per_byte=move_s)
-        return Network(
-            inside=link, across=link, per_machine=max(1, ranks), start_s=self.start_s, overhead_s=self.overhead_s,
-            reduce_s_per_byte=fold_s, held_s_per_byte=fold_s * self.held_factor, cores=self.cores, turn_s=self.turn_s,
-            pulled=self.pulled,
+        return Costs(
+            start=self.start_s, post=self.post_s, take=self.take_s, turn=self.turn_s,
+            send_byte=0.0 if self.means.pulled else take_s * self.send_factor,
+            take_byte=take_s, fold_byte=fold_s, settle_byte=fold_s * self.settle_factor, share_byte=share_s,
         )  # fmt: skip
 
 
@@ -93,27 +102,25 @@ def predict(machine: Machine, case: Timed, *, itemsize: int = 4, per_machine: in
     Args:
         per_machine: into which groups two levels take ranks of one machine, as ``choose.ranks_per_machine`` has it.
     """
-    schedule = _plan(case, per_machine)
-    return simulate(
-        schedule, case.nbytes // itemsize, itemsize, machine.network(case.ranks, case.nbytes)
-    ).seconds
+    costs = machine.costs(case.ranks * case.nbytes)
+    return spend(_plan(case, per_machine), case.nbytes // itemsize, itemsize, machine.means, costs).seconds
 
 
-def fit(
-    measured: Iterable[Timed], *, cores: int, pulled: bool = True, itemsize: int = 4, per_machine: int = 2
-) -> Machine:
-    """Return the machine whose simulated times are nearest to those measured.
+def fit(measured: Iterable[Timed], means: Means, *, itemsize: int = 4, per_machine: int = 2) -> Machine:
+    """Return the machine whose times are nearest to those measured.
 
-    Measure at least: one size that is nearly all messages and two that are nearly all bytes; as many ranks as cores and about
-    twice and four times as many; algorithms of few and of many steps, one that holds (doubling, direct_whole), one with a fan-in.
+    Measure at least: one size that is nearly all messages and two that are nearly all bytes; algorithms of few and of many
+    steps, one that puts aside what arrives (doubling, direct_whole), one in which one rank gets from all at once, and, where
+    receivers pull, one that folds and shares (sharded).  What a turn costs goes by the number of ranks: take one at a time.
 
     Args:
-        cores, pulled, itemsize, per_machine: see ``Machine`` and ``predict``.
+        itemsize, per_machine: see ``predict``.
 
     Raises:
         BadCollective: fewer than 4 measurements, fewer than 2 sizes, or a time that is not above 0.
     """
-    cases = [case for case in measured if case.ranks > 1]
+    # In an order of their own: sums of floats go by it, and so does what they lead to.
+    cases = sorted((case for case in measured if case.ranks > 1), key=astuple)
     if len(cases) < 4 or len({case.nbytes for case in cases}) < 2:
         raise BadCollective(
             f"a machine is fitted to at least 4 times of 2 sizes with 2 ranks or more, got {len(cases)} times of "
@@ -122,31 +129,22 @@ def fit(
     for case in cases:
         if not 0 < case.seconds < math.inf:
             raise BadCollective(f"{case}: a time is above 0, and there are bytes to sum")
-    knots = _knots(case.ranks * case.nbytes for case in cases)
-    model = _Model(cases, knots, cores, pulled, itemsize, per_machine)
+    model = _Model(cases, means, itemsize, per_machine)
     found, error = _descend(model.times, model.begin(), model.wanted, model.penalties())
     return replace(model.machine(found), error=error)
 
 
 class _Model:
-    """The simulated times of the measured cases as a function of the logarithms of what is fitted.
+    """The times of the measured cases as a function of the logarithms of what is fitted.
 
-    The order: start, latency, overhead, turn, held_factor, then move and fold of each knot.
+    The order: start, post, take, turn, send_factor, settle_factor, then take, fold and share of all knots.
     """
 
-    PLAIN = 5
+    PLAIN, SEND_FACTOR, SETTLE_FACTOR, BYTES = 4, 4, 5, 6
 
-    def __init__(
-        self,
-        cases: Sequence[Timed],
-        knots: Sequence[int],
-        cores: int,
-        pulled: bool,
-        itemsize: int,
-        per_machine: int,
-    ) -> None:
-        self.cases, self.knots = cases, knots
-        self.cores, self.pulled, self.itemsize = cores, pulled, itemsize
+    def __init__(self, cases: Sequence[Timed], means: Means, itemsize: int, per_machine: int) -> None:
+        self.cases, self.means, self.itemsize = cases, means, itemsize
+        self.knots = _knots(case.ranks * case.nbytes for case in cases)
         self.schedules = [_plan(case, per_machine) for case in cases]
         self.wanted = np.log([case.seconds for case in cases])
 
@@ -154,85 +152,67 @@ class _Model:
         """Return where the search begins: from the shortest time and the fastest bytes of what was measured."""
         short = min(case.seconds for case in self.cases)
         rate = min(case.seconds / case.nbytes for case in self.cases if case.nbytes)
+        knots = len(self.knots)
         return np.log(
-            [short / 4, short / 4, short / 10, short / 4, 1.5, *([rate / 2, rate / 4] * len(self.knots))]
-        )
+            [short / 4, short / 8, short / 8, short / 8, 1.0, 1.5]
+            + [rate / 2] * knots + [rate / 4] * knots + [rate] * knots
+        )  # fmt: skip
 
     def machine(self, logs: FloatArray) -> Machine:
         """Return what the logarithms stand for."""
-        start_s, latency_s, overhead_s, turn_s, held_factor, *rates = np.exp(logs).tolist()
+        start_s, post_s, take_s, turn_s, send_factor, settle_factor = np.exp(logs[: self.BYTES]).tolist()
+        by_kind = np.exp(logs[self.BYTES :]).reshape(3, -1).T.tolist()
         return Machine(
-            cores=self.cores, pulled=self.pulled, start_s=start_s, latency_s=latency_s, overhead_s=overhead_s,
-            turn_s=turn_s, held_factor=held_factor,
+            means=self.means, start_s=start_s, post_s=post_s, take_s=take_s, turn_s=turn_s, send_factor=send_factor,
+            settle_factor=settle_factor,
             bytes_=tuple(
-                ByteCosts(memory_bytes=knot, move_s=move_s, fold_s=fold_s)
-                for knot, move_s, fold_s in zip(self.knots, rates[::2], rates[1::2], strict=True)
+                ByteCosts(memory_bytes=knot, take_s=take, fold_s=fold, share_s=share)
+                for knot, (take, fold, share) in zip(self.knots, by_kind, strict=True)
             ),
         )  # fmt: skip
 
-    def times(self, logs: FloatArray, slopes: bool) -> tuple[FloatArray, FloatArray]:
-        """Return the logarithms of the simulated times, and how they change with what is fitted where that is asked for."""
+    def times(self, logs: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the logarithms of the times, and how they change with what is fitted."""
         machine = self.machine(logs)
-        times = np.zeros(len(self.cases))
-        slope = np.zeros((len(self.cases), len(logs)))
-        step = 1e-4
+        times, slopes = np.zeros(len(self.cases)), np.zeros((len(self.cases), len(logs)))
         for at, (case, schedule) in enumerate(zip(self.cases, self.schedules, strict=True)):
-            network = machine.network(case.ranks, case.nbytes)
-            times[at] = self._time(case, schedule, network)
-            if not slopes:
-                continue
-            share = _shares(self.knots, case.ranks * case.nbytes)
-            for place, changed in enumerate(_changed(network, math.exp(step))):
-                slope_at = (self._time(case, schedule, changed) - times[at]) / step
-                if place < self.PLAIN:
-                    slope[at, place] = slope_at
-                else:
-                    slope[at, place::2] = slope_at * np.array(share)
-        return times, slope
-
-    def _time(self, case: Timed, schedule: Schedule, network: Network) -> float:
-        return math.log(simulate(schedule, case.nbytes // self.itemsize, self.itemsize, network).seconds)
+            memory_bytes = case.ranks * case.nbytes
+            costs = machine.costs(memory_bytes)
+            seconds, counts = spend(schedule, case.nbytes // self.itemsize, self.itemsize, self.means, costs)
+            # What each cost has of the time; a number that is fitted may be in several costs.
+            part = counts * np.array(astuple(costs)) / seconds
+            times[at] = math.log(seconds)
+            slopes[at, : self.PLAIN] = part[: self.PLAIN]
+            slopes[at, self.SEND_FACTOR] = part[SEND_BYTE]
+            slopes[at, self.SETTLE_FACTOR] = part[SETTLE_BYTE]
+            of_kind = (
+                part[SEND_BYTE] + part[TAKE_BYTE], part[FOLD_BYTE] + part[SETTLE_BYTE], part[SHARE_BYTE]
+            )  # fmt: skip
+            slopes[at, self.BYTES :] = np.outer(of_kind, _shares(self.knots, memory_bytes)).ravel()
+        return times, slopes
 
     def penalties(self) -> FloatArray:
         """Return rows that draw each number towards where it began, and costs of bytes towards those of the next knot."""
-        count = self.PLAIN + 2 * len(self.knots)
+        knots = len(self.knots)
+        count = self.BYTES + 3 * knots
         rows = [_STAY * np.eye(count)]
-        for place in range(self.PLAIN, count - 2):
-            row = np.zeros((1, count))
-            row[0, place], row[0, place + 2] = _SMOOTH, -_SMOOTH
-            rows.append(row)
+        for place in range(self.BYTES, count):
+            if (place - self.BYTES + 1) % knots:
+                row = np.zeros((1, count))
+                row[0, place], row[0, place + 1] = _SMOOTH, -_SMOOTH
+                rows.append(row)
         return np.concatenate(rows)
 
 
-def _changed(network: Network, factor: float) -> list[Network]:
-    """Return networks in which one number each is multiplied: the order of ``_Model``, with move and fold at the end."""
-    link = network.inside
-    held = network.held_s_per_byte
-    assert held is not None
-
-    def linked(other: Link) -> Network:
-        return replace(network, inside=other, across=other)
-
-    return [
-        replace(network, start_s=network.start_s * factor),
-        linked(replace(link, latency_s=link.latency_s * factor)),
-        replace(network, overhead_s=network.overhead_s * factor),
-        replace(network, turn_s=network.turn_s * factor),
-        replace(network, held_s_per_byte=held * factor),
-        linked(replace(link, s_per_byte=link.s_per_byte * factor)),
-        replace(network, reduce_s_per_byte=network.reduce_s_per_byte * factor, held_s_per_byte=held * factor),
-    ]
-
-
 def _descend(
-    function: Callable[[FloatArray, bool], tuple[FloatArray, FloatArray]],
+    function: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
     begin: FloatArray,
     wanted: FloatArray,
     penalties: FloatArray,
 ) -> tuple[FloatArray, float]:
     """Return where the squares are least (Levenberg-Marquardt), and the root of their mean without the penalties."""
     at, damping = begin, 0.1
-    values, slopes = function(at, True)
+    values, slopes = function(at)
 
     def cost(values: FloatArray, at: FloatArray) -> float:
         return float(((values - wanted) ** 2).sum() + ((penalties @ (at - begin)) ** 2).sum())
@@ -243,11 +223,10 @@ def _descend(
         square = rows.T @ rows
         moved = np.linalg.solve(square + damping * np.diag(np.diag(square) + 1e-6), rows.T @ rest)
         there = at + np.clip(moved, -2.0, 2.0)
-        tried, _ = function(there, False)
+        tried, tried_slopes = function(there)
         before, after = cost(values, at), cost(tried, there)
         if after < before:
-            at, damping = there, damping / 4
-            values, slopes = function(at, True)
+            at, values, slopes, damping = there, tried, tried_slopes, damping / 4
             if before - after < 1e-6 * before:
                 break
         else:

@@ -38,11 +38,11 @@ YIELDS = 10
 SLEEP_S = 1e-3
 LONG_SLEEP_S = 5e-3
 
-#: What a rank that sleeps says: 1 + the rank that it is to be woken by, or that anyone may.
-BY_ANYONE = (1 << 31) - 1
+#: What a rank that sleeps says: 2 * the rank that it is to be woken by + what it waits for from it, or that anyone may.
+A_LETTER, A_RECEIPT, BY_ANYONE = 1, 2, (1 << 31) - 1
 
-#: A word of a peer that is waited for: (peer, words, index, at least this).
-Flag = tuple[int, memoryview, int, int]
+#: A word of a peer that is waited for: (peer, words, index, at least this, what it is).
+Flag = tuple[int, memoryview, int, int, int]
 
 
 class Letter(NamedTuple):
@@ -95,25 +95,28 @@ class Box:
 
     def has_room(self) -> Flag:
         """Return the flag that says so."""
-        return self.peer, self._other, self._other_box + TAKEN, self.written + 1 - LETTERS
+        return self.peer, self._other, self._other_box + TAKEN, self.written + 1 - LETTERS, A_RECEIPT
 
     def short(self) -> int:
         """Return where in the own arena the short data of the next letter goes."""
         return _short_at(self._size, self.peer, self.written + 1)
 
     def write(self, signature: int, kind: int, where: int, nbytes: int) -> None:
-        """Write a letter, for which there is room, and wake the peer."""
+        """Write a letter, for which there is room; the peer is not woken before ``tell``."""
         self.written += 1
         at = self._own_box + LINE * (1 + self.written % LETTERS)
         words = self._own
         words[at + 1], words[at + 2], words[at + 3], words[at + 4] = signature, kind, where, nbytes
         words[at] = self.written
-        self._wake()
+
+    def tell(self) -> None:
+        """Wake the peer if it sleeps until a letter comes from here."""
+        self._wake(A_LETTER)
 
     def arrival(self) -> Flag:
         """Return the flag of the next letter."""
         number = self.taken + 1
-        return self.peer, self._other, self._other_box + LINE * (1 + number % LETTERS), number
+        return self.peer, self._other, self._other_box + LINE * (1 + number % LETTERS), number, A_LETTER
 
     def letter(self) -> Letter:
         """Return the next letter, which has arrived."""
@@ -125,20 +128,20 @@ class Box:
         """Tell the peer that its next letter is done with: what it told of may change."""
         self.taken += 1
         self._own[self._own_box + TAKEN] = self.taken
-        self._wake()
+        self._wake(A_RECEIPT)
 
     def receipt(self, number: int) -> Flag:
         """Return the flag that letter ``number`` is done with at the peer."""
-        return self.peer, self._other, self._other_box + TAKEN, number
+        return self.peer, self._other, self._other_box + TAKEN, number, A_RECEIPT
 
     def tell_readable(self, readable: bool) -> None:
         """Tell the peer whether its own memory can be read from here."""
         self._own[self._own_box + READABLE] = 2 if readable else 1
-        self._wake()
+        self._wake(A_LETTER)
 
     def told_readable(self) -> Flag:
         """Return the flag that the peer has told whether it can read this rank's memory."""
-        return self.peer, self._other, self._other_box + READABLE, 1
+        return self.peer, self._other, self._other_box + READABLE, 1, A_LETTER
 
     def readable(self) -> bool:
         """Return what it told."""
@@ -154,8 +157,8 @@ class Box:
             os.close(self._pidfd)
             self._pidfd = -1
 
-    def _wake(self) -> None:
-        if (sleeps := self._other[ASLEEP]) and sleeps in (1 + self._rank, BY_ANYONE):
+    def _wake(self, what: int) -> None:
+        if (sleeps := self._other[ASLEEP]) and sleeps in (2 * self._rank + what, BY_ANYONE):
             self._other[ASLEEP] = 0
             ring(self._other_bed)
 
@@ -202,7 +205,8 @@ class Waiting:
         sleep_s = SLEEP_S
         while True:
             # Who waits for several is woken by one: when that has come, most others have.
-            self._sleep(flags, BY_ANYONE if meanwhile is not None else 1 + flags[-1][0], sleep_s)
+            last = flags[-1]
+            self._sleep(flags, BY_ANYONE if meanwhile is not None else 2 * last[0] + last[4], sleep_s)
             sleep_s = min(LONG_SLEEP_S, sleep_s * 1.2)
             # What it did before it ended counts: so its flag is looked at once more after its end was seen.
             ended = [flag[0] for flag in flags if boxes[flag[0]].dead()]

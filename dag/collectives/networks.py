@@ -74,13 +74,8 @@ class Network:
         reduce_s_per_byte: folding a byte that arrived.
         racks: what the machines of a rack share; None: the core has room for all.
         incast: of the ports between machines; None: buffers without end.
-        held_s_per_byte: folding a byte that was held; None: as ``reduce_s_per_byte``.
         cores: of a machine, shared by its ranks: where b of them are at work at once and b is more, what they do, moving bytes
             between them too, takes b / cores times as long.  None: each rank has a core of its own.
-        turn_s: what a core takes from one rank to the next: where b ranks share cores, a message inside a machine comes
-            (b / cores - 1) times so much later.
-        pulled: in a machine it is the receiver that moves bytes, out of the sender's memory: several may do so at once, and the
-            sender goes on when they have, fold and all.
     """
 
     inside: Link
@@ -91,10 +86,7 @@ class Network:
     reduce_s_per_byte: float = 0.0
     racks: Racks | None = None
     incast: Incast | None = None
-    held_s_per_byte: float | None = None
     cores: int | None = None
-    turn_s: float = 0.0
-    pulled: bool = False
 
     def __post_init__(self) -> None:
         _refuse_below_0(
@@ -102,8 +94,6 @@ class Network:
             start_s=self.start_s,
             overhead_s=self.overhead_s,
             reduce_s_per_byte=self.reduce_s_per_byte,
-            held_s_per_byte=self.held_s_per_byte or 0.0,
-            turn_s=self.turn_s,
         )
         if self.per_machine < 1:
             raise BadCollective(f"a machine has at least 1 rank, got {self.per_machine}")

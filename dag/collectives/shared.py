@@ -85,14 +85,20 @@ class Shared:
 
         def post() -> None:
             full: set[int] = set()
+            written: dict[int, Box] = {}
             for _ in range(len(unsent)):
                 send = unsent.popleft()
                 box = self._boxes[send.peer]
                 if send.peer in full or not box.room():
                     full.add(send.peer)
                     unsent.append(send)
-                elif self._post(box, send.data, staged):
+                    continue
+                written[send.peer] = box
+                if self._post(box, send.data, staged):
                     receipts[send.peer] = box.receipt(box.written)
+            # A peer that is woken takes this rank's core: once, when all is there.
+            for box in written.values():
+                box.tell()
 
         post()
         for gather in gathers:
@@ -194,6 +200,8 @@ class Shared:
             self._wait([box.has_room() for box in boxes])
             for box in boxes:
                 box.write(self.signature, kind, at, buffer.nbytes)
+            for box in boxes:
+                box.tell()
 
         announce(0)
         self._wait([box.arrival() for box in boxes])

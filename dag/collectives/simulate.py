@@ -10,7 +10,7 @@ a rack is shared fairly by those that are ready at once: each comes within half 
 all are through together.  Across steps a link serves in the order of the steps: a message of a
 later step does not overtake, even where it is ready earlier.
 
-Nothing here measures anything; ``calibrate`` fits a network to what was measured.
+Nothing here measures anything.  Ranks of one machine, which copy and fold on its cores, are timed by ``one_machine``.
 """
 
 from __future__ import annotations
@@ -180,8 +180,7 @@ class _Clocks:
             self._move(self._ways(src, dst), size, mode)
         if step.settle:
             slow = self._last.slow_node if self._last is not None else 1.0
-            held = self._network.held_s_per_byte
-            self.now += self._held * ((self._network.reduce_s_per_byte if held is None else held) * slow)
+            self.now += self._held * (self._network.reduce_s_per_byte * slow)
             self._held[:] = 0
 
     def _move(self, ways: _Ways, size: FloatArray, mode: IntArray) -> None:
@@ -192,13 +191,7 @@ class _Clocks:
             ready = ready + network.overhead_s * ways.slow * (1 + ways.place)
         elif network.overhead_s:
             ready = ready + network.overhead_s * ways.slow
-        near = None
-        if network.pulled:
-            near = ~ways.far
-            begun, left = self._out.through(ways.leaving, ready, takes * ways.far)
-            takes = takes + size * (near & (mode == FOLD)) * (network.reduce_s_per_byte * ways.slow)
-        else:
-            begun, left = self._out.through(ways.leaving, ready, takes)
+        begun, left = self._out.through(ways.leaving, ready, takes)
         begins, there = begun + ways.latency_s, left + ways.latency_s
         if ways.climbing is not None:
             self._climb(ways, begins, there, size)
@@ -207,17 +200,14 @@ class _Clocks:
             late = _overrun(ways, size, network, network.incast, nodes)
             self.timeouts += int(late.sum())
             there = there + network.incast.timeout_s * late[ways.to]
-        if near is not None:
-            left = np.where(near, there, left)
         for node, own, time in ((ways.src, ways.at_src, left), (ways.to, ways.at_dst, there)):
             if own is None:
                 np.maximum.at(now, node, time)
             else:
                 np.maximum(now, time.take(own), out=now)
         if network.reduce_s_per_byte:
-            folding = mode == FOLD if near is None else (mode == FOLD) & ~near
-            now += np.bincount(ways.to, size * folding, nodes) * (network.reduce_s_per_byte * ways.slow_node)
-        if network.reduce_s_per_byte or network.held_s_per_byte:
+            folded = np.bincount(ways.to, size * (mode == FOLD), nodes)
+            now += folded * (network.reduce_s_per_byte * ways.slow_node)
             self._held += np.bincount(ways.to, size * (mode == HOLD), nodes)
 
     def _climb(self, ways: _Ways, begins: FloatArray, there: FloatArray, size: FloatArray) -> None:
@@ -267,17 +257,16 @@ class _Clocks:
         slow_node: FloatArray | float = 1.0
         if network.cores is not None:
             slow_node = self._slowness(src, to, network.cores)
-            slow = slow_node[to] if network.pulled else np.maximum(slow_node[src], slow_node[to])
+            slow = np.maximum(slow_node[src], slow_node[to])
             s_per_byte = np.where(far, s_per_byte, s_per_byte * slow)
-            latency_s = np.where(far, latency_s, latency_s + network.turn_s * (slow - 1))
         climbing = up = down = None
         if network.racks is not None and (crosses := self._rack[src] != self._rack[dst]).any():
             climbing = np.flatnonzero(crosses)
             up = _way(self._rack[src[climbing]], self._racks, fair=0)
             down = _way(self._rack[to[climbing]], self._racks, fair=0)
         links = nodes + self._machines
-        # Links of machines come after those of nodes; who reads memory folds what came from all of them together.
-        fair = links if one else 0 if network.pulled else nodes
+        # Links of machines come after those of nodes.
+        fair = links if one else nodes
         place = _place(src) if network.overhead_s else None
         return _Ways(
             src=src,
@@ -301,9 +290,7 @@ class _Clocks:
     def _slowness(self, src: IntArray, to: IntArray, cores: int) -> FloatArray:
         """Return for each node how many times as long its work takes, since so many of its machine work at once."""
         busy = np.zeros(len(self.now), np.bool_)
-        busy[to] = True
-        if not self._network.pulled:
-            busy[src] = True
+        busy[src] = busy[to] = True
         machine = self._machine[: len(busy)]
         at_work = np.bincount(machine, busy, int(machine.max(initial=0)) + 1)
         return np.maximum(1.0, at_work / cores)[machine]
