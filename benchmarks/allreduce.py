@@ -192,24 +192,40 @@ def measure(
     return found
 
 
-def roofs(group: Group) -> dict[str, float]:
-    """Return bytes per second: of memory, all ranks at once, and of a raw stream through each rank; the best of a few."""
+@dataclass(frozen=True, kw_only=True)
+class Roofs:
+    """Bytes per second: of memory, all ranks at once, by the bytes of a rank's arrays, and of a raw stream through each rank."""
+
+    memory: dict[int, float]
+    stream: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them as JSON."""
+        memory = {size_words(nbytes): round(rate) for nbytes, rate in self.memory.items()}
+        return {"memory_bytes_per_s": memory, "stream_bytes_per_s": round(self.stream)}
+
+
+def roofs(group: Group, sizes: Sequence[int]) -> Roofs:
+    """Return the best of a few: of the memory that an all-reduce of each size has in use, three arrays of a third in a rank."""
     ranks = len(group.connections)
     ports = group.ask("listen")
     following = [("stream", ports[(rank + 1) % ranks], ROOF_BYTES, ROOF_TIMES) for rank in range(ranks)]
     stream = [max(times) for times in zip(*group.ask_each(following), strict=True)]
-    triad = group.slowest("triad", ROOF_BYTES, ROOF_TIMES)
-    return {
-        "memory_bytes_per_s": 3 * ranks * ROOF_BYTES / min(triad),
-        "stream_bytes_per_s": ROOF_BYTES / min(stream),
-    }
+    memory = {}
+    for nbytes in sizes:
+        # As many passes as let ranks that begin one after another still work at once.
+        elements, passes = nbytes // 12, max(1, ROOF_BYTES // nbytes)
+        spans = zip(*group.ask("triad", elements, passes, ROOF_TIMES), strict=True)
+        shortest = min(max(end for _, end in run) - min(begin for begin, _ in run) for run in spans)
+        memory[nbytes] = passes * 12 * elements * ranks / shortest
+    return Roofs(memory=memory, stream=ROOF_BYTES / min(stream))
 
 
-def roof_s(case: Case, ranks: int, nbytes: int, roof: Mapping[str, float]) -> float:
+def roof_s(case: Case, ranks: int, nbytes: int, roof: Roofs) -> float:
     """Return the least seconds: every array read and written once, or 2(P-1)/P of it through each rank's socket."""
     if case[0] in ("shm", "mpich"):
-        return 2 * ranks * nbytes / roof["memory_bytes_per_s"]
-    return 2 * (ranks - 1) / ranks * nbytes / roof["stream_bytes_per_s"]
+        return 2 * ranks * nbytes / roof.memory[nbytes]
+    return 2 * (ranks - 1) / ranks * nbytes / roof.stream
 
 
 def allreduce(folder: Path, rounds: int, with_mr: bool) -> None:
@@ -221,7 +237,8 @@ def allreduce(folder: Path, rounds: int, with_mr: bool) -> None:
     measured_roofs, shares = {}, {}
     for ranks in RANKS:
         with started(ranks) as groups:
-            roof = measured_roofs[f"{ranks} ranks"] = roofs(groups["shm"])
+            roof = roofs(groups["shm"], [nbytes for nbytes in SIZES if nbytes >= SMALL])
+            measured_roofs[f"{ranks} ranks"] = roof.to_json()
             seconds = measure(groups, SIZES, max(rounds, LEAST_ROUNDS))
             commands = {name: group.command for name, group in groups.items()}
         medians = {key: statistics.median(times) for key, times in seconds.items()}
@@ -230,7 +247,7 @@ def allreduce(folder: Path, rounds: int, with_mr: bool) -> None:
         for (case, nbytes), times in seconds.items():
             name = f"{ranks} ranks, {size_words(nbytes)}, {WORDS[case]}"
             timings[name] = Fine(name=name, command=commands[case[0]], seconds=times, peak_bytes=0)
-            if nbytes >= ROOF_BYTES:
+            if nbytes >= SMALL:
                 shares[name] = round(roof_s(case, ranks, nbytes, roof) / medians[case, nbytes], 2)
     keep("allreduce", rows=rows, timings=timings, roofs=measured_roofs, share_of_roof=shares)
 
@@ -290,15 +307,13 @@ def worst_row(
     )
 
 
-def show(medians: Mapping[tuple[Case, int], float], ranks: int, roof: Mapping[str, float]) -> None:
-    """Print a table: milliseconds, bus bandwidth as nccl-tests have it, and the share of the roof."""
-    print(f"  {ranks} ranks; memory {roof['memory_bytes_per_s'] / 1e9:.1f} GB/s, raw stream per rank "
-          f"{roof['stream_bytes_per_s'] / 1e9:.2f} GB/s")  # fmt: skip
+def show(medians: Mapping[tuple[Case, int], float], ranks: int, roof: Roofs) -> None:
+    """Print a table: milliseconds, bus bandwidth as nccl-tests have it, and from 1 MiB on the share of the roof."""
+    memory = ", ".join(f"{rate / 1e9:.0f} ({size_words(nbytes)})" for nbytes, rate in roof.memory.items())
+    print(f"  {ranks} ranks; memory in GB/s: {memory}; raw stream per rank {roof.stream / 1e9:.2f} GB/s")
     for (case, nbytes), second in medians.items():
         bus = 2 * (ranks - 1) / ranks * nbytes / second / 1e9
-        # Less than that stays in the last cache, for which the roof of memory says nothing.
-        applies = nbytes >= (ROOF_BYTES if case[0] in ("shm", "mpich") else SMALL)
-        share = f"{roof_s(case, ranks, nbytes, roof) / second:5.0%} of the roof" if applies else ""
+        share = f"{roof_s(case, ranks, nbytes, roof) / second:5.0%} of the roof" if nbytes >= SMALL else ""
         print(
             f"  {size_words(nbytes):>8}  {WORDS[case]:<24} {second * 1e3:10.3f} ms  {bus:6.2f} GB/s  {share}"
         )

@@ -74,18 +74,19 @@ def timed(x: Any, rank: int, size: int, reduce: Reduce, barrier: Barrier, times:
     return seconds
 
 
-def triad(barrier: Barrier, nbytes: int, times: int) -> list[float]:
-    """Return the seconds of each ``a += b`` over arrays of ``nbytes``, all ranks at once: two reads and a write."""
-    one, two = (np.ones(nbytes // 4, np.float32) for _ in range(2))
+def triad(barrier: Barrier, elements: int, passes: int, times: int) -> list[tuple[float, float]]:
+    """Return when each run of so many passes ``a = b + c`` began and ended, all ranks at once: two reads and a write."""
+    one, two, three = (np.ones(elements, np.float32) for _ in range(3))
     piece = 1 << 16
-    seconds = []
+    spans = []
     for _ in range(times):
         barrier()
-        start = time.perf_counter()
-        for at in range(0, len(one), piece):
-            np.add(one[at : at + piece], two[at : at + piece], one[at : at + piece])
-        seconds.append(time.perf_counter() - start)
-    return seconds
+        began = time.perf_counter()
+        for _ in range(passes):
+            for at in range(0, elements, piece):
+                np.add(two[at : at + piece], three[at : at + piece], one[at : at + piece])
+        spans.append((began, time.perf_counter()))
+    return spans
 
 
 def stream(

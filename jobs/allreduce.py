@@ -21,7 +21,7 @@ from dag.collectives.prepared import check_operator
 from dag.errors import BadCollective, GraphError
 
 from .algorithm_names import split_names
-from .allreduce_rank import TRIAD_BYTES, Done, Task, dtype_of, measure
+from .allreduce_rank import Done, Task, dtype_of, measure
 from .allreduce_roof import Roof, asked
 from .report.derive import Spread, spread
 from .sizes import exact_size, format_size, say_count
@@ -206,12 +206,9 @@ def check(wanted: Wanted) -> None:
 
 def bytes_needed(wanted: Wanted, nbytes: int) -> int:
     """Return about how much memory all ranks need together."""
-    least = wanted.ranks * (max(nbytes, 3 * TRIAD_BYTES) + _PROCESS_BYTES)
-    if wanted.ranks > _MOST_LOOKED_AT:
-        return least
-    names = [name for name in wanted.algorithms if name != "auto"]
+    names = [name for name in wanted.algorithms if name != "auto"] if wanted.ranks <= _MOST_LOOKED_AT else []
     aside = max((asked(schedule_of(name, wanted.ranks, 0), nbytes).aside for name in names), default=0)
-    return max(least, wanted.ranks * (nbytes + aside + _PROCESS_BYTES))
+    return wanted.ranks * (nbytes + aside + _PROCESS_BYTES)
 
 
 def run(wanted: Wanted, tell: Callable[[str], object] = lambda line: None) -> Measured:

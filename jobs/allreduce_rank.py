@@ -25,8 +25,6 @@ from .allreduce_roof import Asked, Roof, asked, measure_stream, measure_triad
 Array = npt.NDArray[Any]
 WARM_UPS = 5
 PERIOD = 65_521
-#: Of the arrays of the triad: beyond the caches.
-TRIAD_BYTES = 16 << 20
 STREAM_BYTES = 8 << 20
 ROOF_RUNS = 5
 _SHIFT = 7919
@@ -107,9 +105,9 @@ def measure(comm: Comm, task: Task) -> Done:
     """Do all runs on this rank."""
     dtype = dtype_of(task.dtype)
     roof = None
-    if task.roof == "memory":
-        roof = measure_triad(comm, TRIAD_BYTES, ROOF_RUNS)
-    elif task.roof == "stream" and comm.size > 1:
+    if task.roof == "memory" and task.elements:
+        roof = measure_triad(comm, task.elements * dtype.itemsize, ROOF_RUNS)
+    elif task.roof == "stream" and task.elements and comm.size > 1:
         roof = measure_stream(comm, STREAM_BYTES, ROOF_RUNS)
     brought = bring(comm.rank, task.op, dtype)
     wanted = fold([bring(rank, task.op, dtype) for rank in range(comm.size)], task.op)

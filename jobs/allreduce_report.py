@@ -90,15 +90,16 @@ def notes(measured: Measured) -> list[str]:
     """Return what a reader has to know about the numbers, in sentences."""
     wanted = measured.wanted
     lines = [
-        "time: median over the runs of the slowest rank's, from a barrier on, after 5 warm-ups; from - to: an interval that "
-        "holds the true median with 95 % (with fewer than six runs the lowest and the highest).",
+        "time: median over the runs of the slowest rank's, from a barrier on and right after an untimed call of the same "
+        "algorithm, after 5 warm-ups; from - to: an interval that holds the true median with 95 % (with fewer than six runs the "
+        "lowest and the highest).",
         f"algbw: size / time; busbw: algbw x 2(P-1)/P, here x {2 * (wanted.ranks - 1) / wanted.ranks:.3g}; "
         "bytes/rank: the most that one rank sends or receives.",
     ]
     if any(roof.what == "memory" for roof in measured.roofs.values()):
         lines.append(
-            "roof: the time that a triad of all ranks at once would take for the memory touches of the algorithm, by the time "
-            "measured; above 100 % where the numbers stay in the caches."
+            "roof: the time that a triad a = b + c of all ranks at once, in as much memory, would take for what the algorithm "
+            "reads and writes, by the time measured."
         )
     if any(roof.what == "stream" for roof in measured.roofs.values()):
         lines.append(

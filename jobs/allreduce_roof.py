@@ -19,6 +19,10 @@ from dag.collectives.schedule import FOLD, HOLD
 #: Elements of a piece of the triad, as the folds of a transport take them, and of a message of the stream.
 _PIECE = 1 << 16
 _CHUNK_BYTES = 1 << 18
+#: Less than this is in a core's own cache in any case, and it would be the calls that take the time.
+_LEAST_BYTES = 1 << 18
+#: A run of the triad has as many passes as make so many bytes, so that ranks that begin one after another still work at once.
+_RUN_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,25 +81,36 @@ def asked(schedule: Schedule, elements: int) -> Asked:
 
 
 def measure_triad(comm: Comm, nbytes: int, runs: int) -> Roof:
-    """Return the memory's rate while all ranks do ``a = b + c`` at once on arrays of ``nbytes``, by the median run."""
-    one, two, three = (np.ones(nbytes // 4, np.float32) for _ in range(3))
+    """Return the memory's rate while all ranks do ``a = b + c`` at once, in the best run; they share a machine.
 
-    def triad() -> None:
-        for at in range(0, len(one), _PIECE):
-            np.add(two[at : at + _PIECE], three[at : at + _PIECE], one[at : at + _PIECE])
+    Args:
+        nbytes: of the three arrays of a rank together, so that as much memory is in use as by an all-reduce of arrays of
+            ``nbytes``: what fits in a cache there does so here.  256 KiB at least.
+    """
+    elements = max(nbytes, _LEAST_BYTES) // 12
+    one, two, three = (np.ones(elements, np.float32) for _ in range(3))
+    passes = -(-_RUN_BYTES // (12 * elements))
 
-    triad()
-    seconds = []
+    def triad(passes: int) -> None:
+        for _ in range(passes):
+            for at in range(0, elements, _PIECE):
+                np.add(two[at : at + _PIECE], three[at : at + _PIECE], one[at : at + _PIECE])
+
+    triad(1)
+    times = []
     for _ in range(runs):
         comm.barrier()
         began = time.perf_counter()
-        triad()
-        seconds.append(time.perf_counter() - began)
-    return Roof(what="memory", bytes_per_s=3 * nbytes * comm.size / _of_slowest(comm, seconds))
+        triad(passes)
+        times.append((began, time.perf_counter()))
+    return Roof(what="memory", bytes_per_s=passes * 12 * elements * comm.size / shortest(comm, times))
 
 
 def measure_stream(comm: Comm, nbytes: int, runs: int) -> Roof:
-    """Return the rate at which all ranks send ``nbytes`` to the next one and take as many at once, over raw loopback sockets."""
+    """Return the rate at which all ranks send ``nbytes`` to the next one and take as many at once, over raw loopback sockets.
+
+    By the best run; the ranks share a machine.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ports = comm.all_gather(np.array([listener.getsockname()[1]]))[:, 0]
         giving = socket.create_connection(("127.0.0.1", int(ports[(comm.rank + 1) % comm.size])))
@@ -106,7 +121,7 @@ def measure_stream(comm: Comm, nbytes: int, runs: int) -> Roof:
         selector.register(giving, selectors.EVENT_WRITE)
         selector.register(taking, selectors.EVENT_READ)
         given, taken = memoryview(bytearray(_CHUNK_BYTES)), memoryview(bytearray(_CHUNK_BYTES))
-        seconds = []
+        times = []
         for _ in range(runs):
             comm.barrier()
             began = time.perf_counter()
@@ -120,9 +135,14 @@ def measure_stream(comm: Comm, nbytes: int, runs: int) -> Roof:
                             selector.modify(giving, selectors.EVENT_READ)
                     elif key.fileobj is taking and to_take:
                         to_take -= taking.recv_into(taken[: min(_CHUNK_BYTES, to_take)])
-            seconds.append(time.perf_counter() - began)
-    return Roof(what="stream", bytes_per_s=nbytes * comm.size / _of_slowest(comm, seconds))
+            times.append((began, time.perf_counter()))
+    return Roof(what="stream", bytes_per_s=nbytes * comm.size / shortest(comm, times))
 
 
-def _of_slowest(comm: Comm, seconds: list[float]) -> float:
-    return float(np.median(comm.allreduce(np.array(seconds), "max")))
+def shortest(comm: Comm, times: list[tuple[float, float]]) -> float:
+    """Return the seconds of the shortest run from the first rank's begin to the last one's end, by the clock that all share.
+
+    The slowest rank's own time is less where ranks are more than cores: it may have begun when another was done.
+    """
+    began, ended = np.array(times).T
+    return float((comm.allreduce(ended.copy(), "max") - comm.allreduce(began.copy(), "min")).min())

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mr_command import MrCommand
 
-from dag.collectives import algorithms, count, plan
+from dag.collectives import Comm, algorithms, alone, count, launch, plan
 from dag.collectives.calibrate import ByteCosts, Machine, Timed, predict
 from dag.collectives.letters import SHORT_BYTES
 from dag.collectives.one_machine import Means
@@ -28,7 +28,7 @@ from jobs.allreduce_calibrate import FITTED, Case, predict_all, summarise
 from jobs.allreduce_plot import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, Series, draw_plot
 from jobs.allreduce_rank import PERIOD, bring, dtype_of, find_wrong, fold
 from jobs.allreduce_report import to_html
-from jobs.allreduce_roof import Roof, asked
+from jobs.allreduce_roof import Roof, asked, measure_triad, shortest
 
 OPERATORS = """
 from dag.collectives import Operator
@@ -410,6 +410,17 @@ def test_an_algorithm_asks_for_the_touches_and_bytes_of_the_formulas(ranks: int)
     assert by_name["ring"].aside == 0
     for name, each in by_name.items():
         assert each.sent == int(count(schedule_of(name, ranks, 0), n).sent.sum())
+
+
+def one_after_another(comm: Comm) -> float:
+    return shortest(comm, [(comm.rank + 5.0, comm.rank + 6.0), (0.0, 1.5 + comm.rank), (9.0, 20.0)])
+
+
+def test_ranks_that_take_turns_on_a_core_do_not_make_the_roof_higher() -> None:
+    # Each was at work for 1 second of the first run, and both together took 2.
+    assert launch(one_after_another, 2, timeout_s=60) == [2.0, 2.0]
+    with_one = measure_triad(alone(), 1200, 2)
+    assert (with_one.what, with_one.bytes_per_s > 1e6) == ("memory", True)
 
 
 def test_what_is_kept_aside_and_folded_at_once_counts_as_written_read_and_folded() -> None:
