@@ -193,6 +193,10 @@ def exchange_rows(schedule: Schedule, transport: Transport, given: Array, taken:
 
 def fold_in_order(operands: Sequence[Array | None], target: Array, fold: Fold) -> None:
     """Fold the operands from the first to the last into ``target``, which is the one that is None."""
+    if len(operands) == 2:
+        one, other = (target if each is None else each for each in operands)
+        fold(one, other, target)
+        return
     pieces = split(0, len(target), _PIECE)
     scratch = np.empty(min(len(target), _PIECE), target.dtype)
     fold_pieces(
