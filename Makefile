@@ -1,4 +1,4 @@
-# make demo: a first look.  make test: everything that CI checks.
+# make demo: a first look.  make test: everything that CI checks.  make thorough: random tests with many more examples.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ JOBS ?= 2
 TORCH ?=
 export MR_HOME ?= $(CURDIR)/demo-data/home
 
-.PHONY: demo test lint types unit clean benchmarks
+.PHONY: demo test lint types unit thorough clean benchmarks
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -46,6 +46,10 @@ unit: $(VENV)/.installed
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore tests/test_dag_networks_real.py tests
 	$(BIN)/python -m pytest tests/test_dag_networks_real.py  # alone: its links are slow, its cores should not be
 	$(BIN)/python -m pytest --doctest-modules --ignore-glob='*/backend_torch*' gfs_sim mapreduce dag jobs
+
+# The properties that are tried on random examples, on twelve times as many, and on others each time.
+thorough: $(VENV)/.installed
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m hypothesis tests
 
 clean:
 	rm -rf demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis

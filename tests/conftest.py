@@ -1,19 +1,35 @@
-"""Every test has a home folder of its own, and Hypothesis is steady enough for a busy machine."""
+"""Every test has a home folder of its own, and Hypothesis is steady enough for a busy machine.
+
+``HYPOTHESIS_PROFILE=thorough`` (``make thorough``) looks at twelve times as many examples, others each time.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "steady",
-    max_examples=60,
+# Hundreds of processes that the tests start import the package: none shall compile it anew, whatever the environment says.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# Nor shall threads that wait for a product of matrices, one for each core, keep the other tests from theirs.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+_STEADY = settings(
+    max_examples=25,
     deadline=None,
+    # The same examples each time: a change is at fault where a test fails that did not fail before.
+    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.load_profile("steady")
+settings.register_profile("steady", _STEADY)
+settings.register_profile("thorough", _STEADY, max_examples=300, derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,9 +38,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{marker}: from pyarrow's test suite")
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folders that nobody has, one after the other; numbered here, since pytest looks at all it has made for each."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A fresh ``MR_HOME``, so that no test sees another's store or runs."""
-    folder = tmp_path_factory.mktemp("home")
+    folder = next(homes)
+    folder.mkdir()
     monkeypatch.setenv("MR_HOME", str(folder))
     return folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tensor_graphs import arrays_for, naive, same_bits, tensor_graphs
 
 from dag import Graph, NodeFailed
@@ -22,7 +22,6 @@ def square(name: str = "x", length: int = 100) -> df.Tensor:
 
 
 @given(tensor_graphs())
-@settings(max_examples=60, deadline=None)
 def test_branches_on_threads_give_the_bits_of_one_rank(graph: Drawn) -> None:
     outputs, inputs = graph
     arrays = arrays_for(inputs, seed=1)
@@ -33,7 +32,6 @@ def test_branches_on_threads_give_the_bits_of_one_rank(graph: Drawn) -> None:
 
 
 @given(tensor_graphs(most=25))
-@settings(max_examples=100, deadline=None)
 def test_every_node_is_in_one_task_whose_needs_come_before_it(graph: Drawn) -> None:
     whole = Graph(tuple(graph[0]))
     tasks = tasks_of(whole, SPEED, burden_s=0)

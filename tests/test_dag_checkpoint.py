@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dataflow_functions import F64, STEPS, Plan, X, Y, composed, matrices, number, plans
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dag import Graph
@@ -16,7 +16,6 @@ from dag import dataflow as df
 from dag.dataflow.trees import flatten
 
 
-@settings(max_examples=40)
 @given(plans, matrices, st.integers(0, 9), st.sampled_from(["nothing", "all", "matmuls"]))
 def test_a_checkpoint_gives_the_same_bits_and_its_second_derivatives_agree(
     plan: Plan, points: np.ndarray, cut: int, policy: str

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dataflow_functions import F64, STEPS, Plan, X, Y, composed, matrices, number, plans
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dag import Graph
@@ -123,7 +123,6 @@ def by_its_own_rule(step: Any) -> Any:
 WRAPPED = [(step, by_its_own_rule(step), df.checkpoint(by_its_own_rule(step))) for step in STEPS]
 
 
-@settings(max_examples=30)
 @given(plans, matrices, st.lists(st.integers(0, 2), min_size=9, max_size=9))
 def test_rules_that_say_what_the_formula_says_change_no_derivative_of_random_functions(
     plan: Plan, points: np.ndarray, wrapping: list[int]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dataflow_functions import F64, Plan, X, Y, composed, matrices, number, plans
-from hypothesis import given, settings
+from hypothesis import given
 
 from dag import Graph
 from dag import dataflow as df
@@ -65,7 +65,6 @@ def test_derivatives_up_to_the_fifth_are_those_of_the_closed_form(formula: str, 
 # -- random functions against finite differences
 
 
-@settings(max_examples=40)
 @given(plans, matrices)
 def test_grad_and_jvp_and_hvp_of_random_functions_are_their_finite_differences(
     plan: Plan, points: np.ndarray

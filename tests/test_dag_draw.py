@@ -109,7 +109,7 @@ def read_rails(drawing: str) -> set[tuple[str, str]]:
 
 
 @given(shapes)
-@settings(max_examples=300)
+@settings(max_examples=settings.default.max_examples * 4)
 def test_who_follows_the_rails_of_a_drawing_finds_the_edges_of_the_graph(
     shape: tuple[list[int], ...],
 ) -> None:

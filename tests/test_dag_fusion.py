@@ -7,7 +7,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pass_graphs import check, neutral_graphs, special_arrays, transformer, values_of
 from tensor_graphs import arrays_for, same_bits
@@ -22,7 +22,6 @@ from dag.errors import NotDifferentiable
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
 def test_blocks_of_any_size_give_the_bits_of_the_single_operators(data: st.DataObject) -> None:
     outputs, inputs = data.draw(neutral_graphs())
     shapes = {each.name: each for each in inputs}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tensor_graphs import arrays_for, naive, same_bits, tensor_graphs
 
@@ -32,7 +32,6 @@ def chain(length: int) -> tuple[df.Tensor, df.Tensor]:
 
 
 @given(tensor_graphs(), st.booleans(), st.booleans())
-@settings(max_examples=150, deadline=None)
 def test_predicted_bytes_are_the_bytes_counted_at_every_step(
     graph: tuple[list[df.Tensor], list[df.Tensor]], donate: bool, optimise: bool
 ) -> None:
@@ -47,7 +46,6 @@ def test_predicted_bytes_are_the_bytes_counted_at_every_step(
 
 
 @given(tensor_graphs(most=25))
-@settings(max_examples=100, deadline=None)
 def test_values_that_live_at_the_same_time_share_no_memory(
     graph: tuple[list[df.Tensor], list[df.Tensor]],
 ) -> None:
@@ -63,7 +61,6 @@ def test_values_that_live_at_the_same_time_share_no_memory(
 
 
 @given(tensor_graphs(most=25))
-@settings(max_examples=100, deadline=None)
 def test_another_order_and_writing_in_place_never_cost_memory(
     graph: tuple[list[df.Tensor], list[df.Tensor]],
 ) -> None:

@@ -14,9 +14,7 @@ from tensor_graphs import naive as evaluate
 
 from dag import dataflow as df
 
-FEW = settings(
-    max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+FEW = settings(max_examples=settings.default.max_examples // 2, suppress_health_check=list(HealthCheck))
 STEP = 1e-5
 
 

@@ -43,7 +43,6 @@ EACH_PASS = pytest.mark.parametrize("name", PASSES)
 
 @EACH_PASS
 @given(data=st.data())
-@settings(max_examples=120, deadline=None)
 def test_a_pass_keeps_every_bit_makes_nothing_larger_and_does_nothing_the_second_time(
     name: str, data: st.DataObject
 ) -> None:
@@ -54,7 +53,6 @@ def test_a_pass_keeps_every_bit_makes_nothing_larger_and_does_nothing_the_second
 
 @EACH_PASS
 @given(graph=tensor_graphs(), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
 def test_a_pass_keeps_every_bit_of_graphs_with_views_and_products(name: str, graph: Drawn, seed: int) -> None:
     outputs, inputs = graph
     check(outputs, inputs, PASSES[name], arrays_for(inputs, seed))
@@ -63,7 +61,7 @@ def test_a_pass_keeps_every_bit_of_graphs_with_views_and_products(name: str, gra
 
 @pytest.mark.parametrize("kind", sorted(EXAMPLES))
 @given(data=st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=settings.default.max_examples // 3)
 def test_every_operator_keeps_its_bits_among_others(kind: str, data: st.DataObject) -> None:
     chance = Chance(data)
     case = EXAMPLES[kind](chance)

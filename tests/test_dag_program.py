@@ -46,7 +46,7 @@ def perceptron(donate: bool = True, **settings: Any) -> tuple[df.Program, list[A
 
 
 @given(tensor_graphs(), st.booleans(), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings.default.max_examples * 4)
 def test_a_program_gives_the_bits_of_the_naive_evaluator_call_after_call(
     graph: Drawn, donate: bool, optimise: bool
 ) -> None:
@@ -66,7 +66,6 @@ def test_a_program_gives_the_bits_of_the_naive_evaluator_call_after_call(
 
 
 @given(tensor_graphs(), st.booleans())
-@settings(max_examples=100, deadline=None)
 def test_results_share_memory_with_nothing_that_was_not_donated(graph: Drawn, donate: bool) -> None:
     outputs, inputs = graph
     donated = inputs[:1] if donate else []
@@ -88,7 +87,6 @@ def test_a_result_that_is_known_at_once_is_laid_out_as_others_are() -> None:
 
 
 @given(tensor_graphs())
-@settings(max_examples=50, deadline=None)
 def test_a_pickled_program_gives_the_same(graph: Drawn) -> None:
     outputs, inputs = graph
     program = df.Program(outputs, inputs)
@@ -97,7 +95,6 @@ def test_a_pickled_program_gives_the_same(graph: Drawn) -> None:
 
 
 @given(tensor_graphs())
-@settings(max_examples=50, deadline=None)
 def test_strided_inputs_give_what_their_copies_give(graph: Drawn) -> None:
     outputs, inputs = graph
     arrays = arrays_for(inputs, seed=1)
@@ -319,7 +316,6 @@ def test_check_nan_names_the_step_of_a_fused_node() -> None:
 
 
 @given(tensor_graphs())
-@settings(max_examples=40, deadline=None)
 def test_check_nan_changes_no_bit_where_all_is_finite(graph: Drawn) -> None:
     outputs, inputs = graph
     arrays = arrays_for(inputs, seed=1)

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dag.collectives import (
@@ -211,7 +211,6 @@ def run_in_threads(schedule: Schedule, bring: Sequence[Array]) -> list[Array]:
     return buffers
 
 
-@settings(max_examples=40)
 @given(
     algorithm=st.sampled_from(algorithms("allreduce")),
     ranks=st.integers(1, 9),

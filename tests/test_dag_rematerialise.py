@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tensor_graphs import arrays_for, naive, same_bits, tensor_graphs
 
@@ -119,7 +119,6 @@ def test_passes_and_a_program_afterwards_undo_nothing(make: Callable[[], Drawn])
 
 
 @given(tensor_graphs(most=20), st.floats(0.3, 1.1), st.integers(0, 9))
-@settings(max_examples=120, deadline=None)
 def test_any_graph_is_within_its_limit_with_every_bit_or_refused(
     graph: Drawn, share: float, seed: int
 ) -> None:

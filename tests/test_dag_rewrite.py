@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from dag.expand import expand, expand_with_origins
@@ -235,7 +235,6 @@ def shown(node: Node) -> str:
 
 
 @pytest.mark.parametrize("name", REWRITES)
-@settings(max_examples=150, deadline=None)
 @given(graph=graphs())
 def test_a_rewrite_changes_no_value_adds_no_task_and_changes_nothing_twice(name: str, graph: Graph) -> None:
     rewrite = REWRITES[name]
@@ -702,7 +701,6 @@ def rounds(draw: Any) -> list[Graph]:
     return [Graph(tuple(draw(some))) for _ in range(draw(st.integers(2, 4)))]
 
 
-@settings(max_examples=150, deadline=None)
 @given(rounds())
 def test_graphs_of_a_loop_have_the_values_that_each_has_alone(loop: list[Graph]) -> None:
     became: Any = {}

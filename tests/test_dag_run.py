@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dag_graphs import evaluate, mix, mix_in_three, node
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dag
@@ -54,7 +54,6 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph(tuple(outputs))
 
 
-@settings(max_examples=80, deadline=None)
 @given(graph=graphs(), workers=st.integers(1, 4))
 def test_a_random_graph_gives_what_a_sequential_evaluation_gives_and_runs_each_node_once(
     graph: Graph, workers: int
@@ -66,7 +65,6 @@ def test_a_random_graph_gives_what_a_sequential_evaluation_gives_and_runs_each_n
         )
 
 
-@settings(max_examples=40, deadline=None)
 @given(graph=graphs(), workers=st.integers(1, 3))
 def test_running_again_gives_the_same_and_computes_no_kept_node_twice(graph: Graph, workers: int) -> None:
     with Session(workers=workers) as session:
@@ -300,7 +298,6 @@ def test_values_that_turn_out_larger_than_expected_end_the_run() -> None:
         assert len(session.rows) == 5
 
 
-@settings(max_examples=60, deadline=None)
 @given(graph=graphs(), sizes=st.lists(st.integers(0, 1000), min_size=25, max_size=25))
 def test_projected_and_measured_peaks_of_one_worker_are_those_of_the_definition(
     graph: Graph, sizes: Sequence[int]
@@ -321,7 +318,6 @@ def test_projected_and_measured_peaks_of_one_worker_are_those_of_the_definition(
     assert ledger.live_bytes == sum(each.size_bytes for each in stays)
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 10), min_size=1, max_size=8),
     capacity=st.integers(0, 40),

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dag.collectives import Comm, algorithms, launch, plan
@@ -153,7 +153,6 @@ def test_short_floats_are_summed_in_a_wider_type_and_rounded_once(dtype: Any) ->
     assert all(result.tobytes() == wanted.tobytes() for result in among_threads(3, work))
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     size=st.integers(2, 4),
     lengths=st.lists(st.sampled_from([1, 7, 1000, 16_384, 16_385, 70_000]), min_size=1, max_size=20),
@@ -285,7 +284,6 @@ def test_a_peer_that_has_ended_is_told_even_if_nobody_else_knows() -> None:
     other.close()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.one_of(st.integers(1, 5_000_000), st.none()), max_size=30), st.randoms(use_true_random=False)
 )

@@ -108,7 +108,7 @@ def steps(draw: st.DrawFn) -> list[Step]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(
     drawn=steps(),
     per_machine=st.sampled_from([1, 2, 3]),

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dag.collectives import algorithms, check, count, launch, plan
@@ -201,7 +201,6 @@ def exchanges(draw: st.DrawFn) -> list[list[tuple[int, tuple[int, ...], int, boo
     return found
 
 
-@settings(max_examples=40, deadline=None)
 @given(exchanges(), st.booleans())
 def test_exchanges_of_any_shape_end_and_bring_what_was_sent(
     plan: list[list[tuple[int, tuple[int, ...], int, bool]]], far: bool

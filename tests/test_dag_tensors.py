@@ -18,9 +18,7 @@ from dag import dataflow as df
 from dag.dataflow.tables import KERNELS, SHAPES, TRAITS
 from dag.errors import BadTensor
 
-SOME = settings(
-    max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+SOME = settings(max_examples=settings.default.max_examples // 2, suppress_health_check=list(HealthCheck))
 KINDS = sorted(EXAMPLES)
 
 

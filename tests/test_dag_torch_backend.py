@@ -205,7 +205,7 @@ def test_an_operator_gives_the_same_on_torch(kind: str, arrays: Arrays, attribut
 
 
 @pytest.mark.parametrize("kind", sorted(dag_operators.EXAMPLES))
-@settings(max_examples=10)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(data=st.data())
 def test_an_operator_and_its_gradient_give_the_same_on_torch_over_random_shapes(
     kind: str, data: st.DataObject

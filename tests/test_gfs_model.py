@@ -253,6 +253,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestStoreMachine.settings = settings(stateful_step_count=30, suppress_health_check=list(HealthCheck))

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mr_command import MrCommand
 
@@ -415,7 +415,6 @@ lines_of_words = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=25)
 @given(
     lines=lines_of_words,
     split_bytes=st.integers(3, 200),

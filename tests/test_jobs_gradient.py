@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
@@ -161,7 +161,6 @@ def test_rows_far_on_either_side_cost_their_distance_or_nothing() -> None:
 
 
 @given(st.lists(st.floats(1.0, 7.0), max_size=2_000))
-@settings(max_examples=30)
 def test_logarithms_of_products_are_sums_of_logarithms(factors: list[float]) -> None:
     assert log_total(np.array(factors), 7.0) == pytest.approx(
         math.fsum(map(math.log, factors)), rel=1e-12, abs=1e-12
@@ -169,7 +168,6 @@ def test_logarithms_of_products_are_sums_of_logarithms(factors: list[float]) -> 
 
 
 @given(cuts=st.lists(st.integers(0, 200), max_size=5), offset=st.sampled_from([0.0, 1e6]))
-@settings(max_examples=30)
 def test_moments_of_parts_make_those_of_the_whole(cuts: list[int], offset: float) -> None:
     columns = np.random.default_rng(0).normal(size=(3, 200)) + offset
     edges = [0, *sorted(cuts), 200]

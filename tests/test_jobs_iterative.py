@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mapreduce
@@ -194,7 +194,6 @@ def test_ranks_of_a_larger_graph_are_the_same_bytes_however_it_is_run(run_job: A
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
 def test_a_node_passes_its_rank_on_alike_wherever_the_stream_is_cut(data: st.DataObject) -> None:
     degrees = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=8))
     rows: list[tuple[int, list[int] | None, int]] = []
@@ -230,7 +229,6 @@ def sums_by_node(rows: list[tuple[Any, ...]]) -> Counter[int]:
 
 
 @given(names=st.lists(st.integers(-60, 60), min_size=1, max_size=20), far=st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_adding_alike_nodes_keeps_every_sum(names: list[int], far: bool) -> None:
     names = [name * 10**12 if far else name for name in names]
     numbers = np.arange(len(names)) * 10**14
@@ -261,7 +259,6 @@ def union_find(edges: Edges) -> dict[Any, Any]:
 
 
 @given(edges=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=40))
-@settings(max_examples=30, deadline=None)
 def test_stars_in_turn_join_what_is_connected(edges: Edges) -> None:
     """The two steps alone, on one partition, each with its rows in an order that Python sorted."""
     graph = edges
@@ -422,7 +419,6 @@ def test_sums_are_exact_whatever_their_order_and_however_large_their_parts() -> 
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_the_nearest_centre_is_the_first_of_those_at_the_least_distance(data: st.DataObject) -> None:
     """Small integers have exact distances and many ties; a matrix product of shifted ones does not see these."""
     number = st.integers(-3, 3)
@@ -517,7 +513,6 @@ def test_a_product_is_the_same_bytes_however_it_is_run(run_job: Any, tmp_path: P
 
 
 @given(seed=st.integers(0, 1 << 30), density=st.sampled_from([0.05, 0.3, 1.0]))
-@settings(max_examples=40, deadline=None)
 def test_dense_and_sparse_blocks_give_the_same_bits(seed: int, density: float) -> None:
     dice = np.random.default_rng(seed)
     blocks = []

@@ -123,7 +123,6 @@ def test_worker_processes_count_the_same_words(run_job: Any, tmp_path: Path) -> 
         max_size=4,
     )
 )
-@settings(max_examples=100, deadline=None)
 def test_counting_words_of_batches_equals_a_counter(batches: list[list[bytes]]) -> None:
     counter = WordCounter()
     for lines in batches:
@@ -282,7 +281,7 @@ def test_a_table_without_rows_gives_its_header(
         st.binary(max_size=20).map(lambda b: b.replace(b"\n", b"").replace(b"\r", b"")), max_size=60
     )
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 3)
 @pytest.mark.parametrize("descending", [False, True])
 def test_sorted_lines_are_python_s(
     tmp_path_factory: pytest.TempPathFactory, descending: bool, lines: list[bytes]

@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import jobs.cli.data
@@ -54,7 +54,6 @@ def judged(lines: Sequence[bytes], parts: Sequence[Sequence[bytes]], key: SortKe
         return validate(write(Path(folder, "in"), lines), str(output), key)
 
 
-@settings(max_examples=60, deadline=None)
 @given(lines=LINES, cuts=st.lists(st.integers(0, 12), max_size=3))
 def test_the_sorted_lines_in_any_number_of_parts_are_valid(lines: list[bytes], cuts: list[int]) -> None:
     ordered = sorted(lines)
@@ -67,7 +66,6 @@ def test_the_sorted_lines_in_any_number_of_parts_are_valid(lines: list[bytes], c
     assert verdict.parts == len(parts)
 
 
-@settings(max_examples=80, deadline=None)
 @given(lines=LINES, output=LINES, cut=st.integers(0, 12))
 def test_any_output_is_valid_exactly_if_it_is_the_sorted_lines(
     lines: list[bytes], output: list[bytes], cut: int
@@ -75,7 +73,6 @@ def test_any_output_is_valid_exactly_if_it_is_the_sorted_lines(
     assert judged(lines, [output[:cut], output[cut:]]).valid == (output == sorted(lines))
 
 
-@settings(max_examples=80, deadline=None)
 @given(lines=LINES.filter(bool), data=st.data())
 def test_a_swap_a_loss_a_duplicate_and_a_changed_byte_are_all_found(
     lines: list[bytes], data: st.DataObject
@@ -95,7 +92,6 @@ def test_a_swap_a_loss_a_duplicate_and_a_changed_byte_are_all_found(
     assert judged(lines, [output[:j], output[j:]]).valid == (output == right)
 
 
-@settings(max_examples=80, deadline=None)
 @given(numbers=st.lists(st.tuples(st.integers(-50, 50), st.sampled_from("xyz"))), descending=st.booleans())
 def test_a_numeric_field_orders_by_value_and_leaves_ties_alone(
     numbers: list[tuple[int, str]], descending: bool
@@ -142,7 +138,6 @@ def test_order_is_checked_between_blocks_of_a_file_larger_than_one(tmp_path: Pat
     assert f"record {first_of_second_block + 1:,} " in fault
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     pieces=st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b"bc", b"\xef\xbb\xbf"]), max_size=20),
     block_bytes=st.integers(1, 9),
@@ -238,7 +233,6 @@ def test_a_key_that_does_not_fit_the_records_is_refused(tmp_path: Path) -> None:
     assert validate(table, table, format="text").fault is not None  # its header comes first
 
 
-@settings(max_examples=60)
 @given(lines=st.lists(st.binary(max_size=40).map(lambda line: bytes(b % 3 for b in line)), min_size=1))
 def test_lines_with_zeros_and_common_beginnings_are_told_apart(lines: list[bytes]) -> None:
     lines = [line.ljust(len(line) + 1, b"x") if line.endswith(b"\r") else line for line in lines]

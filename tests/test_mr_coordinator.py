@@ -196,7 +196,9 @@ class CoordinatorAgainstDicts(RuleBasedStateMachine):
 
 
 TestCoordinatorAgainstDicts = CoordinatorAgainstDicts.TestCase
-TestCoordinatorAgainstDicts.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestCoordinatorAgainstDicts.settings = settings(
+    max_examples=settings.default.max_examples * 4, stateful_step_count=40
+)
 
 
 def start(workers: int = 2, **given: Any) -> tuple[Coordinator, dict[int, tuple[Task, int]]]:

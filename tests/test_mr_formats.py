@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mapreduce.errors import BadEncoding, BadInput, BadJob
@@ -285,7 +285,6 @@ PLAIN = st.text(st.sampled_from(["a", "é", " ", "\0", "\u2028", "\x1c", "\x85",
 ENDS = st.sampled_from(["\n", "\r\n"])
 
 
-@settings(max_examples=80)
 @given(
     lines=st.lists(PLAIN, max_size=8), end=ENDS, ended=st.booleans(), mark=st.booleans(), split_bytes=st.integers(1, 40)
 )  # fmt: skip
@@ -306,7 +305,6 @@ def test_text_is_cut_as_pythons_bytes_are_split(
     assert [row["line"] for row in rows(path, split_bytes=split_bytes, errors="replace")] == wanted
 
 
-@settings(max_examples=80)
 @given(
     table=st.lists(st.tuples(PLAIN, st.text(st.sampled_from('a"\n\r,;\0é'), max_size=5)), max_size=8),
     separator=st.sampled_from(",;\t|"), end=ENDS, ended=st.booleans(), mark=st.booleans(),
@@ -337,7 +335,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=80)
 @given(
     table=st.lists(JSON, max_size=6), blank=st.sampled_from(["", "  ", "\t"]), end=ENDS, ended=st.booleans(),
     mark=st.booleans(), is_ascii=st.booleans(), split_bytes=st.integers(1, 60),

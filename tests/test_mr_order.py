@@ -94,7 +94,7 @@ def as_rows(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(tables())
 def test_rows_sort_as_python_sorts_them_and_ties_keep_their_place(
     table: tuple[pa.RecordBatch, tuple[Order, ...]],
@@ -120,7 +120,7 @@ def test_many_rows_sort_as_python_sorts_them(descending: bool) -> None:
         assert sort_permutation(batch, [Order("key", descending)]).tolist() == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(tables(), st.data())
 def test_search_finds_where_a_row_belongs(
     table: tuple[pa.RecordBatch, tuple[Order, ...]], data: st.DataObject
@@ -140,7 +140,7 @@ def test_search_finds_where_a_row_belongs(
         assert keys.is_less(0, bounds, at) == (compared(rows[0], bound) < 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(tables())
 def test_groups_begin_where_python_sees_another_key(table: tuple[pa.RecordBatch, tuple[Order, ...]]) -> None:
     batch, order = table
@@ -151,7 +151,7 @@ def test_groups_begin_where_python_sees_another_key(table: tuple[pa.RecordBatch,
     assert group_boundaries(batch, [part.column for part in order]).tolist() == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(tables(), st.integers(1, 7))
 def test_ranges_keep_order_and_never_part_equal_keys(
     table: tuple[pa.RecordBatch, tuple[Order, ...]], partitions: int
@@ -189,7 +189,7 @@ def test_more_cuts_than_partitions_are_refused() -> None:
         RangePartitioner((Order("key"),), cuts)(cuts, 2)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(tables(), st.integers(1, 9))
 def test_equal_keys_have_one_hash_partition_wherever_they_stand(
     table: tuple[pa.RecordBatch, tuple[Order, ...]], partitions: int

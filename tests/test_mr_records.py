@@ -104,21 +104,21 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(keys, keys)
 def test_bytes_compare_as_keys_do(left: Any, right: Any) -> None:
     one, other = encode_key(left), encode_key(right)
     assert (one > other) - (one < other) == compare(left, right)
 
 
-@settings(max_examples=500)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(numbers, numbers)
 def test_numbers_of_all_types_are_one_line(left: Any, right: Any) -> None:
     one, other = encode_key(left), encode_key(right)
     assert (one > other) - (one < other) == compare(left, right)
 
 
-@settings(max_examples=300)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(st.lists(keys, max_size=8))
 def test_keys_come_back_with_the_types_they_had(given_keys: list[Any]) -> None:
     back = to_pairs(to_batch([(key, None) for key in given_keys]))
@@ -187,7 +187,7 @@ UNIFORM = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(UNIFORM.flatmap(lambda kind: st.lists(kind, max_size=8)) | st.lists(plain, max_size=8), st.data())
 def test_values_come_back_as_they_were(values: list[Any], data: st.DataObject) -> None:
     batch = to_batch([(number, value) for number, value in enumerate(values)])
@@ -198,7 +198,7 @@ def test_values_come_back_as_they_were(values: list[Any], data: st.DataObject) -
     ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(st.lists(keys, max_size=4).map(tuple), st.integers(1, 3))
 def test_the_bytes_of_a_prefix_are_those_of_its_fields(key: tuple[Any, ...], fields: int) -> None:
     end = b"\0"
@@ -206,7 +206,7 @@ def test_the_bytes_of_a_prefix_are_those_of_its_fields(key: tuple[Any, ...], fie
     assert prefix_bytes(encode_key(key), fields) + end == whole
 
 
-@settings(max_examples=200)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(keys)
 def test_decoding_alone_gives_an_equal_key(key: Any) -> None:
     assert compare(decode_key(encode_key(key)), key) == 0
@@ -230,7 +230,6 @@ def collect(pairs: Iterable[tuple[Any, Any]], memory_bytes: int, combine: Any = 
     return batches
 
 
-@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.sampled_from([1, 1.0, True, "a", b"a", None, (1, "x"), (1.0, "x")]), st.integers()))
 )
@@ -265,7 +264,6 @@ def test_the_blocks_of_a_combine_do_not_depend_on_memory(combine: Any) -> None:
     assert [batch.to_pydict() for batch in small] == [batch.to_pydict() for batch in large]
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from([1, 1.0, "a", None, (1, "x")]), st.text("ab", max_size=3))))
 def test_a_combine_that_says_that_it_folds_gives_what_it_gives_otherwise(
     pairs: list[tuple[Any, str]],
@@ -418,7 +416,7 @@ def cut(batch: pa.RecordBatch, edges: Iterable[int]) -> Iterator[pa.RecordBatch]
         yield batch.slice(start, stop - start)
 
 
-@settings(max_examples=200)
+@settings(max_examples=settings.default.max_examples * 4)
 @given(
     st.lists(st.integers(0, 6), max_size=30).map(sorted),
     st.lists(st.integers(0, 30), max_size=6),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mapreduce.aggregate import Aggregate, reduce_sorted
@@ -57,7 +57,6 @@ def merged(runs: list[Run], shuffle: Shuffle, memory_bytes: int) -> list[list[di
     ]
 
 
-@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     splits=st.integers(1, 6),

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mapreduce.errors import BadEncoding, BadInput, BadJob
@@ -216,7 +216,6 @@ FIELDS = st.lists(st.sampled_from(["a", "é", " ", ",", '"', "\n", "\r\n", "1", 
 )
 
 
-@settings(max_examples=50)
 @given(table=st.lists(st.tuples(FIELDS, FIELDS), max_size=8), split_bytes=st.integers(1, 60))
 def test_csv_text_is_read_as_pythons_csv_reads_it(
     tmp_path_factory: pytest.TempPathFactory, table: list[tuple[str, str]], split_bytes: int

@@ -9,7 +9,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mapreduce.errors import BadEncoding, BadInput
@@ -70,7 +70,6 @@ def test_two_splits_give_the_records_of_the_whole_at_every_cut_and_block_size(de
                 assert first + second == expected, (data, cut, block_bytes)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     data=st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b"a", "é😀".encode(), b"\xff", b"\0"])).map(
         b"".join
