@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .check import check, travels
-from .count import Counts, count
-from .draw import draw_svg
-from .networks import Incast, Link, Network, Racks, named_network, networks
-from .operators import Operator
-from .plans import algorithms, plan
-from .schedule import Schedule, Step, bounds
-from .simulate import Simulated, simulate
+from ..lazy import load_on_use
 
 if TYPE_CHECKING:
+    from .check import check, travels
     from .comm import Comm, alone
+    from .count import Counts, count
+    from .draw import draw_svg
     from .joining import join
     from .launching import launch
+    from .networks import Incast, Link, Network, Racks, named_network, networks
+    from .operators import Operator
     from .pending import Pending
+    from .plans import algorithms, plan
+    from .schedule import Schedule, Step, bounds
+    from .simulate import Simulated, simulate
 
 __all__ = [
     "Comm",
@@ -47,12 +47,11 @@ __all__ = [
     "travels",
 ]
 
-#: What starts processes or waits for them is loaded when it is asked for.
-_LAZY = {"Comm": "comm", "Pending": "pending", "alone": "comm", "join": "joining", "launch": "launching"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
-    return value
+# A rank needs neither what runs graphs nor what draws or simulates.
+load_on_use(__name__, {
+    "Comm": "comm", "Counts": "count", "Incast": "networks", "Link": "networks", "Network": "networks", "Operator": "operators",
+    "Pending": "pending", "Racks": "networks", "Schedule": "schedule", "Simulated": "simulate", "Step": "schedule",
+    "algorithms": "plans", "alone": "comm", "bounds": "schedule", "check": "check", "count": "count", "draw_svg": "draw",
+    "join": "joining", "launch": "launching", "named_network": "networks", "networks": "networks", "plan": "plans",
+    "simulate": "simulate", "travels": "check",
+})  # fmt: skip
