@@ -120,6 +120,8 @@ def test_sizes_and_times_that_the_guide_names_are_those_of_the_code() -> None:
         f"above {tcp_link._EAGER_BYTES >> 10} KiB waits, after its first {tcp_link._FIRST_BYTES >> 10},",
         f"for arrays of less than {shared.DIRECT_BYTES >> 20} MiB,",
         f"which `auto` takes for more than {choose._SHORT_NEAR_BYTES >> 10} KiB,",
+        f"it goes by parts from {choose._LONG_BYTES >> 10} KiB on,",
+        f"where the ring's parts would be below {choose._LEAST_PART_BYTES >> 10} KiB)",
         f"(default {inspect.signature(launch).parameters['timeout_s'].default:g} s;",
         f"warms up {WARM_UPS} times,",
         f"a timeout of {Incast(buffer_bytes=1, window_bytes=1).timeout_s * 1e3:g} ms",

@@ -23,7 +23,11 @@ def broadcast(ranks: int, *, root: int = 0) -> Schedule:
 
 
 def reduce(ranks: int, *, root: int = 0) -> Schedule:
-    """Return the sum of all elements at ``root`` in ceil(log2 P) steps; neighbours first, so root 0 keeps the order."""
+    """Return the sum of all elements at ``root`` in ceil(log2 P) steps.
+
+    Neighbours come first, so the order of ranks is kept where ``root`` is 0, or where all ranks before it are those that give
+    it their sum in the last step: P - 2^(ceil(log2 P) - 1).
+    """
     turns = _turns(ranks, root)
 
     def step(number: int) -> Step:
@@ -33,7 +37,7 @@ def reduce(ranks: int, *, root: int = 0) -> Schedule:
 
     return Schedule(
         kind="reduce", algorithm="binomial", ranks=ranks, nodes=ranks, parts=1, steps=turns, step=step,
-        keeps_order=root == 0 or ranks <= 2, root=root,
+        keeps_order=root in (0, ranks - (1 << turns >> 1)), root=root,
     )  # fmt: skip
 
 

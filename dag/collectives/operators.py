@@ -75,17 +75,20 @@ def operator(op: str | Operator) -> Operator:
 def refuse(schedule: Schedule, op: Operator) -> None:
     """Raise BadCollective if ``op`` does not commute and ``schedule`` does not keep the order of ranks."""
     if not (op.commutative or schedule.keeps_order):
-        keep = ", ".join(keeping_order(schedule.kind, schedule.ranks))
+        keep = ", ".join(keeping_order(schedule.kind, schedule.ranks, schedule.root))
+        where = f" to rank {schedule.root}" if schedule.kind == "reduce" else ""
         raise BadCollective(
             f"operator {op.name!r} does not commute, and {schedule.algorithm} does not fold in the order of ranks; "
-            f"of {schedule.kind} over {schedule.ranks} ranks these do: {keep}"
+            f"of {schedule.kind} over {schedule.ranks} ranks{where} these do: {keep or 'none, take rank 0'}"
         )
 
 
-def keeping_order(kind: Kind, ranks: int) -> list[str]:
-    """Return the algorithms that fold in the order of ranks, whatever their choices are."""
-    return [
-        name
-        for name in algorithms(kind)
-        if plan(kind, name, ranks, **({"per_machine": 1} if name in PER_MACHINE else {})).keeps_order
-    ]
+def keeping_order(kind: Kind, ranks: int, root: int = 0) -> list[str]:
+    """Return the algorithms that fold in the order of ranks, whatever their other choices are."""
+
+    def choices(name: str) -> dict[str, int]:
+        return ({"per_machine": 1} if name in PER_MACHINE else {}) | (
+            {"root": root} if kind == "reduce" else {}
+        )
+
+    return [name for name in algorithms(kind) if plan(kind, name, ranks, **choices(name)).keeps_order]

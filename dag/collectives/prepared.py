@@ -57,7 +57,7 @@ class Preparing:
 
     def __init__(self, rank: int, machines: Sequence[str], near: bool) -> None:
         self._rank, self._ranks = rank, len(machines)
-        self._near = near
+        self._near, self._apart = near, len(set(machines)) > 1
         self._per_machine = ranks_per_machine(machines)
         self._kept: dict[Any, Prepared] = {}
 
@@ -144,7 +144,9 @@ class Preparing:
         else:
             commutative = chosen is None or chosen.commutative
             if algorithm == "auto":
-                algorithm = choose(kind, self._ranks, nbytes, commutative=commutative, near=self._near)
+                algorithm = choose(
+                    kind, self._ranks, nbytes, commutative=commutative, near=self._near, apart=self._apart, root=root
+                )  # fmt: skip
             schedule = planned(kind, algorithm, self._ranks, nbytes, per_machine=self._per_machine, root=root)
         if schedule.nodes > schedule.ranks:
             raise BadCollective(f"{schedule} has nodes beside the ranks, which nobody plays here")

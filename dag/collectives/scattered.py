@@ -30,7 +30,7 @@ def reduce_by_halving(ranks: int, *, root: int = 0) -> Schedule:
     check_root(ranks, root)
     first = halving.reduce_scatter(ranks)
     whole = sequence(first, _between(ranks, up=True), kind="reduce", algorithm="halving")
-    return _turned(whole, root, keeps_order=ranks <= 2 or (ranks == 3 and root == 0))
+    return _turned(whole, root, keeps_order=ranks <= 2 or (ranks == 3 and root <= 1))
 
 
 def _broadcast(algorithm: str, ranks: int, root: int, gather: Schedule) -> Schedule:
