@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import compileall
 import itertools
 import os
 import sys
@@ -14,10 +15,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Hundreds of processes that the tests start import the package: none shall compile it anew, whatever the environment says.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Hundreds of processes that the tests start import the package, compiled once, below.  Files of jobs that tests write are not
+# cached beside them: one that is written twice in a second with the same size would be taken from the cache.
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 sys.dont_write_bytecode = False
-# Nor shall threads that wait for a product of matrices, one for each core, keep the other tests from theirs.
+# Threads that wait for a product of matrices, one for each core, keep other tests from theirs.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _STEADY = settings(
@@ -33,9 +35,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Know the markers of pyarrow's own tests, which test_gfs_pyarrow_suite runs over gfs://."""
+    """Know the markers of pyarrow's own tests, which test_gfs_pyarrow_suite runs over gfs://; compile the package."""
     for marker in ("azure", "gcs", "gzip", "hdfs", "numpy", "pandas", "processes", "s3", "threading"):
         config.addinivalue_line("markers", f"{marker}: from pyarrow's test suite")
+    if not hasattr(config, "workerinput"):
+        for room in ("gfs_sim", "mapreduce", "dag", "jobs"):
+            compileall.compile_dir(Path(__file__).parent.parent / room, quiet=2)
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves are cached; what they load is not."""
+    sys.dont_write_bytecode = True
 
 
 @pytest.fixture(scope="session")
