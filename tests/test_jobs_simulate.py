@@ -22,7 +22,6 @@ from dag.collectives import (
     simulate,
 )
 from dag.collectives import costs as formula
-from dag.collectives.plans import PER_MACHINE
 from dag.collectives.schedule import MOST_RANKS
 from dag.collectives.trees import MOST_CHUNKS
 from jobs.allreduce import schedule_of
@@ -214,13 +213,14 @@ def test_numbers_at_the_ends_of_their_ranges_have_finite_times(mr: MrCommand) ->
     assert micro == mu
 
 
-def test_rounds_are_those_of_mr_allreduce_where_parts_are_empty(mr: MrCommand) -> None:
-    for ranks in (1, 2, 7):
-        rows = rows_of(mr, "--ranks", ranks, "--bytes", "0,8,400", "--chunks", 1, *OWN)
-        for row in rows:
+def test_rounds_are_those_of_mr_allreduce_also_where_parts_are_empty_or_one_machine_is_followed(
+    mr: MrCommand,
+) -> None:
+    for ranks in (1, 2, 7, 8):
+        common = ("--ranks", ranks, "--ranks-per-node", 2, "--chunks", 1, *OWN)
+        for row in rows_of(mr, "--bytes", "0,8,400,640", *common):
             schedule = schedule_of(row["algorithm"], ranks, 0)
-            if row["algorithm"] not in PER_MACHINE:
-                assert row["rounds"] == count(schedule, row["nbytes"] // 4).rounds, row
+            assert row["rounds"] == count(schedule, row["nbytes"] // 4).rounds, row
 
 
 def test_what_all_leaves_out_is_said(mr: MrCommand) -> None:
