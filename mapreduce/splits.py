@@ -7,8 +7,9 @@ files, the footers of columnar files, and CSV files that are to be cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 
 from mapreduce.errors import BadJob
 from mapreduce.pieces import Piece, Split
@@ -17,7 +18,7 @@ from mapreduce.text import check_encoding, overlaps_itself
 
 __all__ = ["Piece", "Split", "plan_splits"]
 
-SLOP = 1.1
+SLOP = Fraction(11, 10)
 """A rest of up to a tenth of a split goes to the last split, not to a task of its own (as in Hadoop)."""
 SMALLEST_CUT_BYTES = 1 << 20
 """``min_splits`` cuts no smaller than this: a task costs more than reading so little."""
@@ -62,28 +63,31 @@ def plan_splits(
     return _pack(pieces, target)
 
 
-def _cut(file: InputFile, source: Source, target: int) -> Iterator[Piece]:
-    """Yield the pieces of one file, of about ``target`` bytes."""
+def _cut(file: InputFile, source: Source, target: int, wanted: int | None = None) -> Iterator[Piece]:
+    """Yield the pieces of one file, of about ``target`` bytes: all, or ``wanted`` of them at even distances."""
     if file.format in ("parquet", "arrow", "records"):
         from mapreduce.tables import cut_rows
 
-        yield from cut_rows(file, source, target)
+        pieces = list(cut_rows(file, source, target))
+        yield from (pieces[number] for number in _spaced(len(pieces), wanted))
         return
     columns: tuple[str, ...] = ()
     rows: list[int] | None = None
-    cuts = _cut_points(file.bytes, target)
-    if len(cuts) > 2:
+    starts = _starts(file.bytes, target)
+    if len(starts) > 1:
         if not _has_ranges(file, source):
-            cuts = [0, file.bytes]
+            starts = range(1)
         elif file.format == "csv":
             from mapreduce.tables import scan_csv
 
-            scanned = scan_csv(file, source, cuts)
+            scanned = scan_csv(file, source, [*starts, file.bytes])
             if scanned is None:
-                cuts = [0, file.bytes]
+                starts = range(1)
             else:
                 columns, rows = scanned
-    for number, (start, stop) in enumerate(pairwise(cuts)):
+    for number in _spaced(len(starts), wanted):
+        start = starts[number]
+        stop = starts[number + 1] if number + 1 < len(starts) else file.bytes
         yield Piece(
             url=file.url,
             format=file.format,
@@ -91,12 +95,19 @@ def _cut(file: InputFile, source: Source, target: int) -> Iterator[Piece]:
             start=start,
             stop=stop,
             file_bytes=file.bytes,
-            whole=len(cuts) == 2,
+            whole=len(starts) == 1,
             bytes=stop - start,
             first_row=rows[number] if rows else 0,
             separator=file.separator,
             columns=columns,
         )
+
+
+def _spaced(count: int, wanted: int | None) -> Iterable[int]:
+    """Return ``wanted`` of the numbers below ``count`` at even distances, or all of them."""
+    if wanted is None or wanted >= count:
+        return range(count)
+    return (number * count // wanted for number in range(wanted))
 
 
 def _has_ranges(file: InputFile, source: Source) -> bool:
@@ -105,27 +116,23 @@ def _has_ranges(file: InputFile, source: Source) -> bool:
     return file.format != "text" or not overlaps_itself(source.delimiter)
 
 
-def _cut_points(size: int, target: int) -> list[int]:
-    """Return where to cut, with both ends.
+def _starts(size: int, target: int) -> range:
+    """Return where pieces begin.
 
-    >>> _cut_points(25, 10), _cut_points(21, 10), _cut_points(0, 10)
-    ([0, 10, 20, 25], [0, 10, 21], [0, 0])
+    >>> _starts(25, 10), _starts(21, 10), _starts(0, 10)
+    (range(0, 30, 10), range(0, 20, 10), range(0, 10, 10))
     """
-    cuts = [0]
-    while (size - cuts[-1]) / target > SLOP:
-        cuts.append(cuts[-1] + target)
-    return [*cuts, size]
+    count = max(1, math.ceil(Fraction(size, target) - SLOP) + 1)
+    return range(0, count * target, target)
 
 
 def _sample(file: InputFile, source: Source, total: int) -> Iterator[Piece]:
     """Yield evenly spaced small pieces of one file; all of a file that cannot be read in parts."""
-    pieces = list(_cut(file, source, source.sample_range_bytes))
     wanted = round((source.sample_ranges or 1) * file.bytes / total) if total else 1
     if wanted * (source.sample_range_bytes + BEYOND_BYTES) >= file.bytes:  # all of it, in one read, is less
         yield from _cut(file, source, max(file.bytes, 1))
         return
-    wanted = min(max(wanted, 1), len(pieces))
-    yield from (pieces[number * len(pieces) // wanted] for number in range(wanted))
+    yield from _cut(file, source, source.sample_range_bytes, max(wanted, 1))
 
 
 def _pack(pieces: Sequence[Piece], target: int) -> list[Split]:

@@ -277,6 +277,17 @@ def test_a_sample_of_many_files_reads_few_of_them(tmp_path: Path) -> None:
     assert values(tmp_path, sample_ranges=4) == ["0", "25", "50", "75"]
 
 
+def test_a_sample_of_a_terabyte_is_planned_without_all_its_pieces(tmp_path: Path) -> None:
+    with put(tmp_path / "a.txt", b"a line\n").open("r+b") as file:
+        file.truncate(1 << 40)  # holes: nothing is written
+    source = Source(urls=(str(tmp_path / "a.txt"),), sample_ranges=64, sample_range_bytes=8000)
+    pieces = [piece for split in plan_splits(source, split_bytes=1 << 26) for piece in split.pieces]
+    # All but the last have their length; a rest of up to a tenth of one goes to the last.
+    count = -(-((1 << 40) - 8800) // 8000) + 1
+    assert [piece.start for piece in pieces] == [8000 * (number * count // 64) for number in range(64)]
+    assert {piece.stop - piece.start for piece in pieces} == {8000}
+
+
 # ------------------------------------------------------------------------------------------- compression
 
 
