@@ -43,7 +43,7 @@ class StartedCluster:
     def stop(self, command: subprocess.Popen[str]) -> None:
         """End a command of workers as its owner would."""
         command.terminate()
-        command.wait(30)
+        command.wait(120)
         self.commands.remove(command)
 
 
@@ -67,4 +67,4 @@ def started_cluster(folder: str, *, host: str = "127.0.0.1", **environment: str)
         commands = [*(cluster.commands if cluster else []), scheduler]
         for process in commands:  # the scheduler last, for the workers take leave of it
             process.terminate()
-            process.wait(30)
+            process.wait(120)

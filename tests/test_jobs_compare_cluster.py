@@ -18,7 +18,8 @@ from jobs.report.model import Sample
 from mapreduce.cluster import ClusterPool
 from mapreduce.scratch import Scratch
 
-RENEW_S = 0.1
+# A busy machine may miss a renewal, but not as many in a row as end a watch.
+RENEW_S = 0.5
 LARGE_BYTES = 150_000_000
 WORKS = f"""
 import sys, time

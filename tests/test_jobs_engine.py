@@ -8,9 +8,6 @@ import math
 import os
 import random
 import re
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dask_cluster import started_cluster
 from hypothesis import given
 from hypothesis import strategies as st
 from mr_command import MrCommand
@@ -630,43 +628,12 @@ def test_what_fails_is_told_in_the_same_words_and_leaves_nothing(
     assert says in told[0][1]
 
 
-@pytest.fixture
-def cluster() -> Iterator[str]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a scheduler and two workers that somebody else started, in a folder of their own."""
-    quiet: dict[str, Any] = {
-        "stdout": subprocess.DEVNULL,
-        "stderr": subprocess.PIPE,
-        "cwd": "/",
-        "text": True,
-    }
-    dask = [sys.executable, "-m", "dask"]
-    scheduler = subprocess.Popen(
-        [*dask, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"], **quiet
-    )
-    started = [scheduler]
-    try:
-        address = say_until(scheduler, "Scheduler at:", 1).split()[-1]
-        worker = subprocess.Popen(
-            [*dask, "worker", address, "--nthreads", "1", "--nworkers", "2", "--no-dashboard"], **quiet
-        )
-        started.append(worker)
-        say_until(worker, "Registered to:", 2)
-        yield address
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait(30)
-
-
-def say_until(process: subprocess.Popen[str], words: str, times: int) -> str:
-    """Return the line in which a process has said some words so often; what it says later is read and dropped."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        times -= words in line
-        if not times:
-            threading.Thread(target=process.stderr.read, daemon=True).start()
-            return line
-    raise AssertionError(f"it ended without {words!r}")
+    with started_cluster(str(tmp_path_factory.mktemp("dask"))) as started:
+        started.add_workers(2)
+        yield started.address
 
 
 OWN_JOB = """

@@ -249,7 +249,7 @@ def test_a_dask_worker_of_two_threads_holds_two_workers_and_no_more(
             pytest.raises(WorkerFailed, match=r"has no slot free; waited 1 s for one"),
         ):
             come(late, 1, every_s=0.1)
-    assert not any(process.is_running() for process in processes)
+    assert psutil.wait_procs(processes, timeout=60)[1] == []
     assert left_on(wide) == []
 
 

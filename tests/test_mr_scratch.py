@@ -32,12 +32,12 @@ class Sleep:
         time.sleep(1000)
 
 def told(event):
-    if event.outcome == "running" and os.path.exists(sys.argv[1]):
+    if event.outcome == "running" and all(map(os.path.exists, sys.argv[1:])):
         print("ready", flush=True)
 
 # No main guard on purpose.
 with Scratch() as scratch, Pool(2, memory_bytes=1 << 30, scratch=scratch.folder, preload=()) as pool:
-    run_stage(pool, maps=[sys.argv[1], sys.argv[1]], reduces=0, program=Sleep(), on_event=told)
+    run_stage(pool, maps=sys.argv[1:], reduces=0, program=Sleep(), on_event=told)
 """
 
 
@@ -55,6 +55,14 @@ def marked_processes(mark: str) -> list[int]:
     return found
 
 
+def wait_until_gone(mark: str) -> None:
+    """Wait for the processes that were killed: a signal only asks, and not all of them are the command's children."""
+    deadline = time.monotonic() + 60
+    while left := marked_processes(mark):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
+
+
 def is_gone(pid: int) -> bool:
     try:
         return Path("/proc", str(pid), "stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
@@ -70,12 +78,12 @@ def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
     environment = {**os.environ, "TMPDIR": str(temporary), "POOL_TEST_MARK": str(tmp_path)}
     process = subprocess.Popen(
-        [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "asleep")],
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "asleep0"), str(tmp_path / "asleep1")],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n", process.stderr.read() if process.stderr else ""
-    assert len(marked_processes(str(tmp_path))) >= 4
+    assert len(marked_processes(str(tmp_path))) >= 5
     yield process
     process.kill()
     process.communicate()
@@ -90,7 +98,7 @@ def test_ctrl_c_leaves_no_process_and_no_file(
     _, said = sleeper.communicate(timeout=30)
     assert sleeper.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in said
-    assert marked_processes(str(tmp_path)) == []
+    wait_until_gone(str(tmp_path))
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
@@ -101,9 +109,7 @@ def test_kill_9_takes_the_workers_along_and_the_next_run_removes_the_files(
     assert remove_abandoned(temporary) == []  # it lives
     sleeper.kill()
     sleeper.communicate(timeout=30)
-    deadline = time.monotonic() + 30
-    while marked_processes(str(tmp_path)):
-        assert time.monotonic() < deadline
+    wait_until_gone(str(tmp_path))
     (left,) = (tmp_path / "tmp").iterdir()
     assert remove_abandoned(temporary) == [str(left)]
     assert list((tmp_path / "tmp").iterdir()) == []
