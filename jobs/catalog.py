@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import importlib
 import importlib.util
 import os
@@ -140,11 +141,12 @@ def _send_by_value(folder: str) -> None:
 
     inside = folder.rstrip(os.sep) + os.sep
     outside = [p for p in (sys.prefix, sys.base_prefix) if p.startswith(inside)]
+    resolved = functools.cache(os.path.realpath)  # there are thousands of modules, in far fewer folders
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or name == "__main__" or name.partition(".")[0] in _INSTALLED:
             continue
-        real = os.path.realpath(file)
+        real = os.path.join(resolved(os.path.dirname(file)), os.path.basename(file))
         if not real.startswith(inside) or "site-packages" in real:
             continue
         if any(real.startswith(p + os.sep) for p in outside):  # a virtual environment inside the folder
