@@ -8,6 +8,7 @@ Nothing here opens a file or knows about sizes.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -138,7 +139,8 @@ def variable_record_blocks(seed: int) -> Iterator[Block]:
         yield line_block(pick(parts, every_second))
 
 
-def vocabulary(words: int = VOCABULARY_WORDS) -> list[str]:
+@functools.cache
+def vocabulary(words: int = VOCABULARY_WORDS) -> tuple[str, ...]:
     """Return distinct made-up words, the most frequent first: short ones early, about 3 % not ASCII."""
     onsets = ["", *"bcdfghlmnprst", "th", "w", "st", "tr", "pl", "ch"]
     vowels = [*"aeiou", "ea", "ou", "ai"]
@@ -159,7 +161,7 @@ def vocabulary(words: int = VOCABULARY_WORDS) -> list[str]:
         if rank > 40 and draw() < 0.002:
             word = foreign[int(draw() * 8)] + word
         found[word] = None
-    return list(found)
+    return tuple(found)
 
 
 def rank_table(ranks: int, bits: int) -> npt.NDArray[np.int32]:
