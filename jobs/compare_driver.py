@@ -51,6 +51,8 @@ class Way:
 
 def main() -> None:
     """Serve the process at the other end of the socket until it closes it."""
+    # Also where a shell in the background has its commands ignore it: only this process sends it to itself.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     connection = socket.socket(fileno=int(sys.argv[1]))
     put_off_pandas()
     working = threading.Event()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import compileall
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# A shell that runs the tests in the background has them ignore Ctrl-C, and so all that they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Hundreds of processes that the tests start import the package, compiled once, below.  Files of jobs that tests write are not
 # cached beside them: one that is written twice in a second with the same size would be taken from the cache.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

@@ -326,7 +326,11 @@ def test_a_function_that_raises_ends_the_comparison_with_its_own_traceback(mr: M
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_comparison_leaves_no_process_and_no_file(mr: MrCommand, sent: signal.Signals) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    if sent is signal.SIGKILL:  # a shell in the background has its commands ignore Ctrl-C
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     process = mr.start("compare", "jobs_.py:sleeping", "in.txt", "--workers", 1, "--no-baseline")
+    signal.signal(signal.SIGINT, before)
     wait_for(lambda: list(Path().glob("started-*")), process)
     below = psutil.Process(process.pid).children(recursive=True)
     assert len(below) >= 4  # a driver for each of three ways, and a worker of the first
