@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dag.collectives import Network, Schedule, algorithms, named_network, plan, simulate
+from dag.collectives import Network, algorithms, named_network, plan, simulate
 from dag.collectives.networks import uniform
 from dag.collectives.plans import CHUNKED, PER_MACHINE
 from dag.collectives.schedule import check_ranks
@@ -21,8 +21,8 @@ from .algorithm_names import split_names
 
 #: More messages than this in all are followed by symmetry, where a plan has it, and not one by one.
 FOLLOWED_MESSAGES = 100_000_000
-#: What takes more moves than this, minutes, is left out of ``all``.
-MOST_MOVES = 4_000_000_000
+#: What takes more moves than this, or more chunks, each of which is a step, takes minutes and is left out of ``all``.
+MOST_MOVES, MOST_CHUNKS = 4_000_000_000, 200_000
 #: Chunks of a tree are no smaller than this many elements, and no more than this many.
 _CHUNK_ELEMENTS, _MOST_CHUNKS = 256, 512
 
@@ -118,9 +118,11 @@ def simulate_allreduce(
         for name in names:
             tell(name)
             try:
+                elements = nbytes // itemsize
+                chosen = _chunks(name, ranks, elements, itemsize, met[name], chunks)
                 if everything:
-                    _refuse_long(name, ranks)
-                rows.append(_time(name, ranks, nbytes // itemsize, itemsize, met[name], chunks, notes))
+                    _refuse_long(name, ranks, chosen)
+                rows.append(_time(name, ranks, elements, itemsize, met[name], chosen, notes))
             except BadCollective as error:
                 if not everything:
                     raise
@@ -128,7 +130,11 @@ def simulate_allreduce(
     return rows, list(dict.fromkeys(notes))
 
 
-def _refuse_long(name: str, ranks: int) -> None:
+def _refuse_long(name: str, ranks: int, chunks: int | None) -> None:
+    if chunks is not None and ranks > 1 and (chunks > MOST_CHUNKS or 2 * ranks * chunks > MOST_MOVES):
+        raise BadCollective(
+            f"{name} hands {chunks:,} chunks through {ranks:,} ranks: minutes; ask for it by name, or for fewer --chunks"
+        )
     if name in ("ring", "direct", "direct_whole", "two_level") and 2 * ranks * ranks > MOST_MOVES:
         raise BadCollective(
             f"{name} has up to {2 * ranks:,} steps of {ranks:,} ranks: minutes; ask for it by name"
@@ -144,7 +150,8 @@ def _time(
     chunks: int | None,
     notes: list[str],
 ) -> Row:
-    schedule = _plan(name, ranks, elements * itemsize, itemsize, network, chunks)
+    choices = {"per_machine": network.per_machine} if name in PER_MACHINE else {}
+    schedule = plan("allreduce", name, ranks, **choices, **({"chunks": chunks} if chunks else {}))
     asked = elements
     whole = ranks * ranks if name in ("sharded", "direct") else 0
     if whole > FOLLOWED_MESSAGES and elements % ranks:
@@ -156,26 +163,18 @@ def _time(
     found = simulate(schedule, elements, itemsize, network)
     return Row(
         algorithm=name, nbytes=asked * itemsize, timed_bytes=elements * itemsize, seconds=found.seconds, ranks=ranks,
-        rounds=found.rounds, timeouts=found.timeouts, chunks=_chunks_of(schedule),
+        rounds=found.rounds, timeouts=found.timeouts, chunks=chunks,
     )  # fmt: skip
 
 
-def _plan(
-    name: str, ranks: int, nbytes: int, itemsize: int, network: Network, chunks: int | None
-) -> Schedule:
-    choices: dict[str, Any] = {}
-    if name in PER_MACHINE:
-        choices["per_machine"] = network.per_machine
-    if name in CHUNKED:
-        if chunks is None:
-            link = network.across if ranks > network.per_machine else network.inside
-            best = best_chunks(ranks, nbytes, link.latency_s, link.s_per_byte)
-            chunks = max(1, min(best, nbytes // itemsize // _CHUNK_ELEMENTS, _MOST_CHUNKS))
-        choices["chunks"] = chunks
-    return plan("allreduce", name, ranks, **choices)
-
-
-def _chunks_of(schedule: Schedule) -> int | None:
-    if schedule.algorithm not in CHUNKED:
+def _chunks(
+    name: str, ranks: int, elements: int, itemsize: int, network: Network, chunks: int | None
+) -> int | None:
+    """Return in how many chunks an algorithm works, ``chunks`` if that is said; None: it does not work in chunks."""
+    if name not in CHUNKED:
         return None
-    return schedule.parts // (2 if schedule.algorithm == "double_tree" else 1)
+    if chunks is not None:
+        return chunks
+    link = network.across if ranks > network.per_machine else network.inside
+    best = best_chunks(ranks, elements * itemsize, link.latency_s, link.s_per_byte)
+    return max(1, min(best, elements // _CHUNK_ELEMENTS, _MOST_CHUNKS))

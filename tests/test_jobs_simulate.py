@@ -231,3 +231,8 @@ def test_what_all_leaves_out_is_said(mr: MrCommand) -> None:
     assert "left out: sharded has 2,025,045,000 messages in a step" in ended.out
     names = [line.split()[0] for line in ended.out.split("\n\n")[0].splitlines()[2:]]
     assert set(names) == set(ALGORITHMS) - {"ring", "direct", "direct_whole", "two_level", "sharded"}
+    trees = mr("simulate", "allreduce", "--ranks", 8, "--bytes", "64MB", "--chunks", 1 << 20, *OWN).out
+    for name in ("tree", "double_tree", "machine_tree"):
+        assert (
+            f"left out: {name} hands 1,048,576 chunks through 8 ranks: minutes; ask for it by name" in trees
+        )
