@@ -11,6 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 _DASK = [sys.executable, "-m", "dask"]
+#: Dask's own profiler and monitors wake its processes a hundred times a second, also where they have nothing to do.
+_CALM = {
+    "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+    "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "2s",
+    "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s",
+}
 
 
 class StartedCluster:
@@ -28,7 +34,7 @@ class StartedCluster:
         command = subprocess.Popen(
             [*before, *_DASK, "worker", self.address, "--nthreads", str(threads), "--nworkers", str(count),
              "--no-dashboard", "--local-directory", self.folder],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd="/", env={**os.environ, **environment},
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd="/", env={**os.environ, **_CALM, **environment},
         )  # fmt: skip
         self.commands.append(command)
         assert command.stderr is not None
@@ -53,7 +59,7 @@ def started_cluster(folder: str, *, host: str = "127.0.0.1", **environment: str)
     settings: dict[str, Any] = {"stdout": subprocess.DEVNULL, "cwd": "/", "text": True}
     scheduler = subprocess.Popen(
         [*_DASK, "scheduler", "--host", host, "--port", "0", "--no-dashboard"],
-        stderr=subprocess.PIPE, env={**os.environ, **environment}, **settings,
+        stderr=subprocess.PIPE, env={**os.environ, **_CALM, **environment}, **settings,
     )  # fmt: skip
     cluster = None
     try:
