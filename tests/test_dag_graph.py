@@ -198,15 +198,15 @@ def test_a_chain_is_ordered_depth_first_so_that_what_is_used_together_is_near() 
     assert names == ["read0", "parse0", "read1", "parse1", "read2", "parse2", "sum"]
 
 
-def test_a_chain_of_two_hundred_thousand_nodes_is_no_recursion() -> None:
+def test_a_chain_of_fifty_thousand_nodes_is_no_recursion() -> None:
     node = Node(name="0", op=NOTHING)
-    for number in range(1, 200_000):
+    for number in range(1, 50_000):
         node = Node(name=str(number), op=NOTHING, inputs=(node,))
     graph = Graph((node,))
-    assert len(graph) == 200_000
+    assert len(graph) == 50_000
     assert graph.nodes[-1] is node
     assert graph.nodes[0].name == "0"
-    assert len(graph.ancestors(node)) == 199_999
+    assert len(graph.ancestors(node)) == 49_999
 
 
 def test_a_deep_graph_is_pickled_measured_and_built_from_tasks() -> None:
