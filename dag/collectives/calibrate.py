@@ -130,7 +130,8 @@ def fit(measured: Iterable[Timed], means: Means, *, itemsize: int = 4, per_machi
         if not 0 < case.seconds < math.inf:
             raise BadCollective(f"{case}: a time is above 0, and there are bytes to sum")
     model = _Model(cases, means, itemsize, per_machine)
-    found, error = _descend(model.times, model.begin(), model.wanted, model.penalties())
+    tried = [_descend(model.times, begin, model.wanted, model.penalties()) for begin in model.begins()]
+    found, error = min(tried, key=lambda each: each[1])
     return replace(model.machine(found), error=error)
 
 
@@ -148,15 +149,19 @@ class _Model:
         self.schedules = [_plan(case, per_machine) for case in cases]
         self.wanted = np.log([case.seconds for case in cases])
 
-    def begin(self) -> FloatArray:
-        """Return where the search begins: from the shortest time and the fastest bytes of what was measured."""
+    def begins(self) -> list[FloatArray]:
+        """Return where searches begin: from the shortest time and the fastest bytes of what was measured.
+
+        Who waits for whom changes with the costs, so there are valleys: a turn is tried cheap, as dear as a message, and dear.
+        """
         short = min(case.seconds for case in self.cases)
         rate = min(case.seconds / case.nbytes for case in self.cases if case.nbytes)
         knots = len(self.knots)
-        return np.log(
-            [short / 4, short / 8, short / 8, short / 8, 1.0, 1.5]
-            + [rate / 2] * knots + [rate / 4] * knots + [rate] * knots
-        )  # fmt: skip
+        by_byte = [rate / 2] * knots + [rate / 4] * knots + [rate] * knots
+        return [
+            np.log([short / 4, short / 8, short / 8, turn, 1.0, 1.5, *by_byte])
+            for turn in (short / 64, short / 8, short / 2)
+        ]
 
     def machine(self, logs: FloatArray) -> Machine:
         """Return what the logarithms stand for."""

@@ -124,7 +124,18 @@ class Comm:
         prepared = self._preparing.prepare("reduce", x.dtype, x.shape, op, algorithm, root)
 
         def work() -> Array:
-            self._fold(prepared, x if self.rank == root else x.copy())
+            if self.rank == root:
+                return self._fold(prepared, x)
+            flat = np.ascontiguousarray(x).reshape(-1)
+            if any(step.gathers for step in prepared.steps):
+                aside = self._spare.take(flat)
+                np.copyto(aside, flat)
+                self._fold(prepared, aside)
+                self._spare.give(aside)
+            else:  # it only gives away
+                execute(
+                    prepared.steps, self.transport, flat.astype(prepared.dtype, copy=False), prepared.fold
+                )
             return x
 
         return self._call(prepared, work, wait)
