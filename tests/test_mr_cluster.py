@@ -95,13 +95,20 @@ def open_pool(address: str, scratch: str) -> ClusterPool:
     return pool
 
 
-def run_both(name: Any, text: Any, tmp_path: Path, scheduler: str, **options: Any) -> list[AttemptRow]:
-    """Run a job here and on two workers of the cluster; the parts are the same; return the rows of the cluster."""
+def run_both(
+    name: Any, text: Any, tmp_path: Path, scheduler: str, *, fifo: Path | None = None, **options: Any
+) -> list[AttemptRow]:
+    """Run a job here and on two workers of the cluster, where ``fifo`` is made for those who meet at it.
+
+    The parts are the same; return the rows of the cluster.
+    """
     found = find_job(name) if isinstance(name, str) else name
     settings = Options(workers=2, split_bytes=SPLIT_BYTES, **options)
     results = [mapreduce.run(found, text, output=str(tmp_path / "here"), options=settings)]
     with Scratch() as scratch, open_pool(scheduler, scratch.folder) as pool:
         come(pool, 2)
+        if fifo is not None:
+            os.mkfifo(fifo)
         results.append(
             mapreduce.run(found, text, output=str(tmp_path / "there"), options=settings, pool=pool)
         )
@@ -135,14 +142,13 @@ def ranked(text: Any) -> Any:
     return Stage(map=swap, reduce=first, partitions=2)(counts)
 
 
-def together(fifo: str) -> Any:
-    """The same job, of which two workers do the first two maps at the same time: each waits for the other."""
-    os.mkfifo(fifo)
+def together(fifo: Path) -> Any:
+    """The same job, of which two workers do the first two maps at the same time where there is ``fifo``: each waits there."""
 
     def meet(*, task: Any) -> None:
-        if task.kind == "map" and task.index < 2 and os.path.exists(fifo):
-            with open(fifo, "rb" if task.index else "wb"):
-                Path(fifo).unlink(missing_ok=True)
+        if task.kind == "map" and task.index < 2 and fifo.exists():
+            with fifo.open("rb" if task.index else "wb"):
+                fifo.unlink(missing_ok=True)
 
     @job
     def ranked(text: Any) -> Any:
@@ -233,7 +239,8 @@ def test_what_functions_print_is_in_the_log_of_the_run(
 def test_a_dask_worker_of_two_threads_holds_two_workers_and_no_more(
     wide: StartedCluster, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = run_both(together(str(tmp_path / "fifo")), text, tmp_path, wide.address)
+    fifo = tmp_path / "fifo"
+    rows = run_both(together(fifo), text, tmp_path, wide.address, fifo=fifo)
     assert len({row.worker for row in rows}) == 2
     with Scratch() as scratch, open_pool(wide.address, scratch.folder) as pool:
         come(pool, 2)
@@ -503,8 +510,9 @@ def test_runs_on_another_disk_are_fetched_and_files_that_only_the_driver_has_are
         for _ in range(2):
             started.add_workers(1, before=other_machine(disk, temporary))
         # Paths of a filesystem that all see are fine, also for the store; the runs lie on disks that only one sees.
-        job = together(str(tmp_path / "fifo"))
-        rows = run_both(job, text, tmp_path, started.address, store=str(tmp_path / "store"))
+        fifo = tmp_path / "fifo"
+        store = str(tmp_path / "store")
+        rows = run_both(together(fifo), text, tmp_path, started.address, fifo=fifo, store=store)
         reduces = [row for row in rows if row.kind == "reduce"]
         assert {row.outcome for row in rows} == {"done"}
         assert 0 < sum(row.moved_bytes for row in reduces) < sum(row.shuffle_bytes for row in reduces)
