@@ -78,8 +78,14 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
         started: StartedCluster = request.getfixturevalue("cluster")
         assert left_on(started) == []
         with Client(started.address, set_as_default=False) as client:
-            keys = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
-        assert [key for key in keys if "mapreduce" in str(key)] == []
+            deadline = time.monotonic() + 60
+            while tasks_of_ours(client):  # that they are released is on its way to the scheduler
+                assert time.monotonic() < deadline
+
+
+def tasks_of_ours(client: Any) -> list[str]:
+    keys = client.run_on_scheduler(lambda dask_scheduler: [str(key) for key in dask_scheduler.tasks])
+    return [key for key in keys if "mapreduce" in key]
 
 
 def left_on(started: StartedCluster) -> list[Path]:
@@ -339,8 +345,10 @@ def test_the_pool_listens_where_the_scheduler_is_reached_from_other_machines(
         from distributed import Client
 
         with Client(wide.address, set_as_default=False) as client:
-            keys = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
-        (key,) = [key for key in keys if "mapreduce" in str(key)]
+            deadline = time.monotonic() + 60
+            while not (keys := tasks_of_ours(client)):  # it is on its way to the scheduler
+                assert time.monotonic() < deadline
+        (key,) = keys
         assert pool._token[:4].hex() not in key  # everybody sees the names of tasks
 
 
