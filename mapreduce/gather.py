@@ -71,7 +71,9 @@ def _values(column: pa.Array, dtype: str, more: int = 0) -> npt.NDArray[Any]:
     """Return the second buffer of a column as an array of its length and ``more``."""
     if not len(column):
         return np.empty(0, dtype)
-    return np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column) + more]
+    # Counted, since a buffer may be longer, and then no multiple of the element.
+    at = column.offset * np.dtype(dtype).itemsize
+    return np.frombuffer(column.buffers()[1], dtype, len(column) + more, at)
 
 
 class Gatherer:

@@ -62,6 +62,18 @@ def test_batches_put_together_are_those_of_arrow_also_where_they_are_slices(
     assert found.num_rows == sum(batch.num_rows for batch in given)
 
 
+def test_buffers_that_go_on_behind_their_last_element_are_taken_as_arrow_takes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gather, "_HUGE_PAGE_BYTES", 0)
+    words = np.array([0, 2, 5], np.int32).tobytes() + b"odd"
+    numbers = pa.Array.from_buffers(pa.int32(), 3, [None, pa.py_buffer(words)])
+    texts = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(words), pa.py_buffer(b"helloxyz")])
+    for column, wanted in ((numbers, [0, 2, 5, 2, 5]), (texts, ["he", "llo", "llo"])):
+        whole = pa.record_batch([column], names=["x"])
+        assert concat([whole, whole.slice(1)]).column(0).to_pylist() == wanted
+
+
 def test_large_columns_keep_every_value() -> None:
     numbers = np.random.default_rng(1).integers(0, 2**40, 900_000)
     texts = pa.array(np.char.mod("%d", numbers % 10 ** (numbers % 9)))
