@@ -25,6 +25,9 @@ class LazyPackage(ModuleType):
         setattr(self, name, value)
         return value
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.homes})
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in vars(self).get("homes", ()) or not isinstance(value, ModuleType):
             super().__setattr__(name, value)

@@ -157,6 +157,16 @@ def test_a_function_of_a_package_is_never_hidden_by_the_module_of_its_name(packa
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("package", ["dag", "dag.collectives"])
+def test_names_that_are_not_loaded_yet_are_listed(package: str) -> None:
+    code = (
+        "import importlib, sys; package = importlib.import_module(sys.argv[1]);"
+        "sys.exit(bool({*package.__all__} - {*dir(package)}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, package], check=False)
+    assert done.returncode == 0
+
+
 def test_a_function_that_names_a_package_of_lazy_names_travels() -> None:
     sent = cloudpickle.dumps(lambda: (dag.note, dag.collectives.check))
     assert pickle.loads(sent)() == (note, check)
