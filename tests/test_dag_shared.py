@@ -373,6 +373,34 @@ def test_ranks_spread_evenly_and_move_only_where_it_is_crowded(case: tuple[list[
     assert moved == sum(max(0, running.count(core) - share) for core in range(cores))
 
 
+def test_a_sleeper_is_woken_by_what_it_waits_for_from_whom_it_waits_for_it_and_by_nothing_else() -> None:
+    zero, one = Arena(letters.head_bytes(3)), Arena(letters.head_bytes(3))
+    of_zero = letters.Box(0, 1, 3, zero, one, os.getpid())
+    acts = {"tell": of_zero.tell, "take": of_zero.take, "readable": lambda: of_zero.tell_readable(True)}
+
+    def wake(sleeper: int) -> set[str]:
+        woken = set()
+        for name, act in acts.items():
+            one.words()[letters.ASLEEP] = sleeper
+            act()
+            if not one.words()[letters.ASLEEP]:
+                woken.add(name)
+        return woken
+
+    # Rank 1 says it as ``Waiting`` does: by the flag that it waits for.
+    for peer in (0, 2):
+        box = letters.Box(1, peer, 3, one, zero, os.getpid())
+        for flag in (box.arrival(), box.told_readable()):
+            assert wake(2 * flag[0] + flag[4]) == (set() if peer else {"tell", "readable"})
+        for flag in (box.has_room(), box.receipt(1)):
+            assert wake(2 * flag[0] + flag[4]) == (set() if peer else {"take"})
+        box.close()
+    assert wake(letters.BY_ANYONE) == set(acts)
+    of_zero.close()
+    for arena in (zero, one):
+        arena.close()
+
+
 def test_the_memory_of_ranks_has_no_name() -> None:
     arena = Arena(10)
     assert os.readlink(f"/proc/self/fd/{arena.fd}").startswith("/memfd:")
