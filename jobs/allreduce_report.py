@@ -99,7 +99,7 @@ def notes(measured: Measured) -> list[str]:
     if any(roof.what == "memory" for roof in measured.roofs.values()):
         lines.append(
             "roof: the time that a triad a = b + c of all ranks at once, in as much memory, would take for what the algorithm "
-            "reads and writes, by the time measured."
+            "reads and writes, by the time measured; above 100 % where it finds in a core's own cache what it has just written."
         )
     if any(roof.what == "stream" for roof in measured.roofs.values()):
         lines.append(
