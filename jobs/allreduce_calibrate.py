@@ -210,11 +210,8 @@ def summarise(cases: Sequence[Case]) -> list[Summary]:
     """Return the errors for 2 ranks, for more together, and for each number of these."""
     numbers = sorted({case.ranks for case in cases})
     more = [number for number in numbers if number > 2]
-    groups = {
-        "2": [2],
-        f"{more[0]} to {more[-1]}" if more else "more": more,
-        **{str(each): [each] for each in more},
-    }
+    together = {f"{more[0]} to {more[-1]}": more} if len(more) > 1 else {}
+    groups = {"2": [2], **together, **{str(each): [each] for each in more}}
     found = []
     for label, group in groups.items():
         some = [case for case in cases if case.ranks in group and not case.fitted]

@@ -22,6 +22,7 @@ from dag.collectives import Comm, algorithms, alone, count, launch, plan
 from dag.collectives.calibrate import ByteCosts, Machine, Timed, predict
 from dag.collectives.letters import SHORT_BYTES
 from dag.collectives.one_machine import Means
+from dag.collectives.prepared import folds_and_shares
 from dag.units import show_time
 from jobs.allreduce import Measured, Row, Wanted, schedule_of
 from jobs.allreduce_calibrate import FITTED, Case, predict_all, summarise
@@ -359,6 +360,14 @@ def test_a_machine_that_is_as_the_model_has_it_is_predicted_for_what_was_not_mea
     assert max(abs(case.error) for case in predicted) < 0.15
     found = {each.ranks: (each.within, each.cases) for each in summarise(predicted)}
     assert found == {"2": (12, 12), "3 to 5": (24, 24), "3": (12, 12), "5": (12, 12)}
+    some = [case for case in predicted if case.ranks <= 3]
+    assert [each.ranks for each in summarise(some)] == ["2", "3"]
+
+
+def test_two_ranks_have_one_plan_of_five_names_as_the_guide_says() -> None:
+    same = {name for name in algorithms() if folds_and_shares(schedule_of(name, 2, 1 << 20))}
+    assert same == {"sharded", "ring", "direct", "halving", "two_level"}
+    assert same & set(FITTED) == {"sharded", "ring"}
 
 
 @pytest.mark.parametrize("words", [("--op", "max"), ("--report", "x.html"), ("--algorithm", "ring")])
