@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dag.collectives import Schedule, algorithms, count, plan
 from dag.collectives.choose import planned
-from dag.collectives.one_machine import Costs, Means, spend
+from dag.collectives.one_machine import Costs, Means, Spent, acts_of, spend
 from dag.collectives.schedule import FOLD, HOLD, REPLACE, moves
 
 COSTS = Costs(
@@ -26,8 +26,12 @@ def plan_of(algorithm: str, ranks: int, nbytes: int = 100_000) -> Schedule:
     return planned("allreduce", algorithm, ranks, nbytes, per_machine=2)
 
 
+def spent(schedule: Schedule, elements: int, means: Means, costs: Costs = COSTS) -> Spent:
+    return spend(acts_of(schedule, elements, 4, means), means.cores, costs)
+
+
 def seconds(schedule: Schedule, elements: int, means: Means, costs: Costs = COSTS) -> float:
-    return spend(schedule, elements, 4, means, costs).seconds
+    return spent(schedule, elements, means, costs).seconds
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
@@ -143,22 +147,22 @@ def test_a_time_is_the_sum_of_its_costs_and_their_counts_are_its_slopes(
 ) -> None:
     algorithm, ranks, elements, pulled = case
     schedule, means = plan_of(algorithm, ranks), Means(cores=cores, pulled=pulled, short_bytes=2000)
-    found = spend(schedule, elements, 4, means, COSTS)
+    found = spent(schedule, elements, means, COSTS)
     assert found.seconds == pytest.approx(float(found.counts @ np.array(astuple(COSTS))), rel=1e-9)
     # Twice as dear in all: twice the time, along the same path.
     double = Costs(**{each.name: 2 * getattr(COSTS, each.name) for each in fields(COSTS)})
-    again = spend(schedule, elements, 4, means, double)
+    again = spent(schedule, elements, means, double)
     assert again.seconds == pytest.approx(2 * found.seconds, rel=1e-9)
     assert again.counts == pytest.approx(found.counts)
 
 
 def test_the_slopes_are_those_of_differences() -> None:
     schedule, means = plan_of("double_tree", 6, 1_000_000), Means(cores=2, pulled=False)
-    found = spend(schedule, 250_000, 4, means, COSTS)
+    found = spent(schedule, 250_000, means, COSTS)
     for place, each in enumerate(fields(COSTS)):
         step = getattr(COSTS, each.name) * 1e-7
-        more = spend(
-            schedule, 250_000, 4, means, replace(COSTS, **{each.name: getattr(COSTS, each.name) + step})
+        more = spent(
+            schedule, 250_000, means, replace(COSTS, **{each.name: getattr(COSTS, each.name) + step})
         )
         assert (more.seconds - found.seconds) / step == pytest.approx(found.counts[place], rel=1e-3, abs=1e-3)
 

@@ -23,11 +23,12 @@ from .one_machine import (
     SETTLE_BYTE,
     SHARE_BYTE,
     TAKE_BYTE,
+    Acts,
     Costs,
     Means,
+    acts_of,
     spend,
 )
-from .schedule import Schedule
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -103,7 +104,7 @@ def predict(machine: Machine, case: Timed, *, itemsize: int = 4, per_machine: in
         per_machine: into which groups two levels take ranks of one machine, as ``choose.ranks_per_machine`` has it.
     """
     costs = machine.costs(case.ranks * case.nbytes)
-    return spend(_plan(case, per_machine), case.nbytes // itemsize, itemsize, machine.means, costs).seconds
+    return spend(_acts(case, machine.means, itemsize, per_machine), machine.means.cores, costs).seconds
 
 
 def fit(measured: Iterable[Timed], means: Means, *, itemsize: int = 4, per_machine: int = 2) -> Machine:
@@ -144,9 +145,9 @@ class _Model:
     PLAIN, SEND_FACTOR, SETTLE_FACTOR, BYTES = 4, 4, 5, 6
 
     def __init__(self, cases: Sequence[Timed], means: Means, itemsize: int, per_machine: int) -> None:
-        self.cases, self.means, self.itemsize = cases, means, itemsize
+        self.cases, self.means = cases, means
         self.knots = _knots(case.ranks * case.nbytes for case in cases)
-        self.schedules = [_plan(case, per_machine) for case in cases]
+        self.acts = [_acts(case, means, itemsize, per_machine) for case in cases]
         self.wanted = np.log([case.seconds for case in cases])
 
     def begins(self) -> list[FloatArray]:
@@ -180,10 +181,10 @@ class _Model:
         """Return the logarithms of the times, and how they change with what is fitted."""
         machine = self.machine(logs)
         times, slopes = np.zeros(len(self.cases)), np.zeros((len(self.cases), len(logs)))
-        for at, (case, schedule) in enumerate(zip(self.cases, self.schedules, strict=True)):
+        for at, (case, acts) in enumerate(zip(self.cases, self.acts, strict=True)):
             memory_bytes = case.ranks * case.nbytes
             costs = machine.costs(memory_bytes)
-            seconds, counts = spend(schedule, case.nbytes // self.itemsize, self.itemsize, self.means, costs)
+            seconds, counts = spend(acts, self.means.cores, costs)
             # What each cost has of the time; a number that is fitted may be in several costs.
             part = counts * np.array(astuple(costs)) / seconds
             times[at] = math.log(seconds)
@@ -241,8 +242,9 @@ def _descend(
     return at, float(np.sqrt(np.mean((values - wanted) ** 2)))
 
 
-def _plan(case: Timed, per_machine: int) -> Schedule:
-    return planned("allreduce", case.algorithm, case.ranks, case.nbytes, per_machine=per_machine)
+def _acts(case: Timed, means: Means, itemsize: int, per_machine: int) -> Acts:
+    schedule = planned("allreduce", case.algorithm, case.ranks, case.nbytes, per_machine=per_machine)
+    return acts_of(schedule, case.nbytes // itemsize, itemsize, means)
 
 
 def _knots(memory: Iterable[int]) -> list[int]:

@@ -95,17 +95,23 @@ class _Await(NamedTuple):
 
 
 _Act = _Work | _Tell | _Await
+Acts = list[list[_Act]]
 
 
-def spend(schedule: Schedule, elements: int, itemsize: int, means: Means, costs: Costs) -> Spent:
-    """Return what ``schedule`` takes until its last rank is done, for ``elements`` elements of ``itemsize`` bytes."""
+def acts_of(schedule: Schedule, elements: int, itemsize: int, means: Means) -> Acts:
+    """Return what each rank does for ``elements`` elements of ``itemsize`` bytes: what ``spend`` takes, as often as needed."""
+    return [list(_acts(schedule, rank, elements, itemsize, means)) for rank in range(schedule.ranks)]
+
+
+def spend(acts_by_rank: Acts, cores: int, costs: Costs) -> Spent:
+    """Return what it takes until the last rank is done, where ranks share so many cores."""
     price = np.array(astuple(costs))
     turn = _counts(TURN, 1)
     nothing = Spent(0.0, np.zeros(len(price)))
-    acts = [_acts(schedule, rank, elements, itemsize, means) for rank in range(schedule.ranks)]
-    free, busy_until = [(0.0, core) for core in range(means.cores)], [nothing] * means.cores
+    acts = [iter(each) for each in acts_by_rank]
+    free, busy_until = [(0.0, core) for core in range(cores)], [nothing] * cores
     #: With what has come last, and since when that was waited for.
-    ready = [(0.0, rank, nothing, nothing) for rank in range(schedule.ranks)]
+    ready = [(0.0, rank, nothing, nothing) for rank in range(len(acts))]
     told: dict[_Key, Spent] = {}
     wanted: dict[_Key, int] = {}
     #: Of ranks that wait for what nobody has told yet: since when, what has come last, and what is missing.
