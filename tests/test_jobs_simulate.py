@@ -140,7 +140,10 @@ def test_one_rank_and_no_bytes_take_no_time(mr: MrCommand) -> None:
     own = ("--latency", "1us", "--bandwidth", "1GB/s")
     assert {row["seconds"] for row in rows_of(mr, "--ranks", 1, "--bytes", "1MB", *own)} == {0.0}
     assert {row["seconds"] for row in rows_of(mr, "--ranks", 5, "--bytes", 0, *own)} == {0.0}
-    assert mr("simulate", "allreduce", "--ranks", 1, "--bytes", "1MB", *own).code == 0
+    assert (
+        "all-reduce of 1.00 MB over 1 rank, own network\n"
+        in mr("simulate", "allreduce", "--ranks", 1, "--bytes", "1MB", *own).out
+    )
 
 
 OWN = ("--latency", "1us", "--bandwidth", "1GB/s")

@@ -232,7 +232,7 @@ def racked(changes: Mapping[str, Any], network: str | None, algorithm: str) -> d
 def print_rows(rows: list[Any], network: str | None) -> None:
     """Print a table for each size, the fastest first."""
     from dag.units import show_time
-    from jobs.sizes import format_size
+    from jobs.sizes import format_size, say_count
 
     head = ("algorithm", "time", "algbw", "busbw", "rounds", "timeouts", "chunks")
     sizes: dict[int, list[Any]] = {}
@@ -240,7 +240,7 @@ def print_rows(rows: list[Any], network: str | None) -> None:
         sizes.setdefault(row.nbytes, []).append(row)
     for nbytes, some in sizes.items():
         click.echo(
-            f"all-reduce of {format_size(nbytes)} over {some[0].ranks:,} ranks, {network or 'own network'}"
+            f"all-reduce of {format_size(nbytes)} over {say_count(some[0].ranks, 'rank')}, {network or 'own network'}"
         )
         lines = [
             (
