@@ -40,6 +40,8 @@ def plan_splits(
         MissingInput: a path does not exist, a pattern matches nothing or a folder holds no file.
         BadInput: an input is not readable, or the files have different formats.
     """
+    if not isinstance(split_bytes, int):
+        raise BadJob(f"split size must be a whole number of bytes, got {split_bytes!r}")
     if split_bytes < 1 or min_splits < 1:
         raise BadJob(
             f"split size must be at least 1 byte and splits at least 1, got {split_bytes}, {min_splits}"

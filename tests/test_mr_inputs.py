@@ -277,6 +277,12 @@ def test_a_sample_of_many_files_reads_few_of_them(tmp_path: Path) -> None:
     assert values(tmp_path, sample_ranges=4) == ["0", "25", "50", "75"]
 
 
+def test_a_split_size_is_a_whole_number(tmp_path: Path) -> None:
+    source = Source(urls=(str(put(tmp_path / "a.txt", b"a\n")),))
+    with pytest.raises(BadJob, match=r"split size must be a whole number of bytes, got 64000000\.0"):
+        plan_splits(source, split_bytes=64e6)  # type: ignore[arg-type]
+
+
 def test_a_sample_of_a_terabyte_is_planned_without_all_its_pieces(tmp_path: Path) -> None:
     with put(tmp_path / "a.txt", b"a line\n").open("r+b") as file:
         file.truncate(1 << 40)  # holes: nothing is written

@@ -152,6 +152,7 @@ def spend(acts_by_rank: Acts, cores: int, costs: Costs) -> Spent:
             last = max(last, now, key=_seconds)
         busy_until[core] = now
         heapq.heappush(free, (now.seconds, core))
+    assert not waiting, "a schedule whose messages all come, as check proves it"
     return last
 
 
