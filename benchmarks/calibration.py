@@ -23,7 +23,7 @@ def calibration(folder: Path, rounds: int, ours: bool) -> None:
     facts = {}
     for transport, words in TRANSPORTS.items():
         cases = measure_machine(
-            transport, runs=max(rounds, 10), tell=lambda line: print(f"  {line}", flush=True)
+            transport, runs=rounds if rounds > 10 else None, tell=lambda line: print(f"  {line}", flush=True)
         )
         machines, predicted = predict_all(cases, cores=len(os.sched_getaffinity(0)), transport=transport)
         facts[transport] = calibration_to_json(machines, predicted)

@@ -78,10 +78,13 @@ def measure_machine(
     *,
     ranks: Sequence[int] = RANKS,
     sizes: Sequence[int] = SIZES,
-    runs: int = RUNS,
+    runs: int | None = None,
     tell: Callable[[str], object] = lambda line: None,
 ) -> list[Case]:
     """Return what all algorithms took on so many ranks of this machine.
+
+    Args:
+        runs: of each case; None: ``RUNS``, and ``SMALL_TIMES`` as many where calls are short.
 
     Raises:
         BadCollective: no model could be fitted to so few ranks or sizes; nothing was measured.
@@ -100,12 +103,12 @@ def measure_machine(
     cases: list[Case] = []
     for size in ranks:
         tell(
-            f"{size} ranks: {runs} runs of {len(names)} algorithms with {', '.join(map(format_size, sizes))}"
+            f"{size} ranks: {runs or f'{RUNS} or more'} runs of {len(names)} algorithms with {', '.join(map(format_size, sizes))}"
         )
         tasks = [
             Task(
                 algorithms=names, elements=nbytes // ITEMSIZE, dtype="float32", op="sum", own=True, roof=None,
-                runs=runs * (SMALL_TIMES if size * nbytes < SMALL_BYTES else 1),
+                runs=runs or RUNS * (SMALL_TIMES if size * nbytes < SMALL_BYTES else 1),
             )
             for nbytes in sizes
         ]  # fmt: skip

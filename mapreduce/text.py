@@ -213,9 +213,9 @@ def lines_batch(lines: Lines) -> pa.RecordBatch:
     width = len(lines.delimiter)
     returns = lines.carriage_returns()
     if returns is None:
-        length = int(lines.ends[0]) if count else 0
-        if count > 1 and length and np.array_equal(lines.ends, np.arange(count) * (length + width) + length):
-            # All have one length.  Large memory of numpy lies on huge pages, which cost little to touch for the first time.
+        length = _common_length(lines)
+        if length:
+            # Large memory of numpy lies on huge pages, which cost little to touch for the first time.
             rows = np.frombuffer(lines.data, np.uint8, count * (length + width)).reshape(count, -1)
             edges = np.arange(0, (count + 1) * length, length, dtype=np.int32)
             buffers = [None, pa.py_buffer(edges), pa.py_buffer(np.ascontiguousarray(rows[:, :length]))]
@@ -235,6 +235,18 @@ def lines_batch(lines: Lines) -> pa.RecordBatch:
     offsets[2::2] = lines.ends + 1
     parts = _binary(2 * count, offsets, lines.data)
     return pa.record_batch([parts.take(pa.array(np.arange(0, 2 * count, 2)))], schema=LINE_SCHEMA)
+
+
+def _common_length(lines: Lines) -> int:
+    """Return the length of all records; 0 where they differ, are empty or are fewer than two."""
+    count, width = len(lines.ends), len(lines.delimiter)
+    if count < 2:
+        return 0
+    length = int(lines.ends[0])
+    step = length + width
+    if lines.ends[-1] != count * step - width:  # most that differ are told by this alone
+        return 0
+    return length if bool((np.diff(lines.ends) == step).all()) else 0
 
 
 def _binary(count: int, offsets: npt.NDArray[np.int32], data: bytearray) -> pa.BinaryArray:

@@ -325,6 +325,7 @@ def test_calibrating_measures_fits_and_says_of_each_case_how_far_the_prediction_
     assert {name for (name, _), case in cases.items() if case["fitted"]} == set(FITTED)
     for case in cases.values():
         assert case["error"] == pytest.approx(case["predicted_s"] / case["median_s"] - 1)
+        assert len(case["seconds"]) == 1  # as --runs has it, also where calls are short
     others = [abs(case["error"]) for case in cases.values() if not case["fitted"]]
     (errors,) = found["errors"]
     assert (errors["ranks"], errors["cases"], errors["aim"]) == ("2", 12, 0.15)

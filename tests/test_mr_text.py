@@ -204,3 +204,23 @@ def test_multibyte_characters_survive_every_split_size() -> None:
             for lines in read_lines(io.BytesIO(data), url="u", start=start, stop=stop):
                 found += decode_lines(lines, url="u")
         assert found == expected
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [b"aa", b"bb", b"cc"],
+        [b"aa", b"b", b"ccc"],
+        [b"aa", b"b", b"c"],
+        [b"a", b"b"],
+        [b"", b"", b""],
+        [b"aa"],
+    ],
+)
+@pytest.mark.parametrize("delimiter", [b"\n", b"|+"])
+def test_lines_of_one_length_and_lines_that_add_up_to_as_much_are_told_apart(
+    records: list[bytes], delimiter: bytes
+) -> None:
+    data = delimiter.join(records)
+    for end in (b"", delimiter):
+        assert read_all(data + end, delimiter=delimiter) == (records if end or records[-1] else records[:-1])

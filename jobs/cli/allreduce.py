@@ -65,7 +65,7 @@ RANKS = click.IntRange(min=1, max=1 << 22)
 @click.option(
     "--runs",
     type=click.IntRange(min=1, max=1_000_000),
-    help="Timed, after 5 to warm up. [default: 20 to 5, by size]",
+    help="Timed, after 5 to warm up. [default: 20 to 5, by size; with --calibrate 50 or 10]",
 )
 @click.option(
     "--arrays", type=click.Choice(["own", "empty"]), default="own", show_default=True,
@@ -172,7 +172,7 @@ def _calibrate(
         transport,
         ranks=calibrating.RANKS if ranks is None else range(2, ranks + 1),
         sizes=sizes or calibrating.SIZES,
-        runs=runs or calibrating.RUNS,
+        runs=runs,
         tell=tell_of(quiet),
     )
     machines, predicted = calibrating.predict_all(cases, cores=cores, transport=transport)
