@@ -175,3 +175,13 @@ def test_a_rank_that_closes_its_line_does_not_keep_the_launcher_waiting() -> Non
 def test_an_address_without_a_port_is_refused_at_once(address: str) -> None:
     with pytest.raises(BadCollective, match="address is like tcp://"):
         launch(print, 2, scheduler=address)
+
+
+@pytest.mark.parametrize("root", [0.0, 0.5, None, "0", 1, -1])
+def test_a_root_is_the_number_of_a_rank(root: Any) -> None:
+    comm, x = alone(), np.ones(2)
+    comm.reduce(x, root=0)  # what was made ready for 0 must not serve what only compares equal
+    comm.broadcast(x, root=np.int64(0))
+    for call in (comm.reduce, comm.broadcast):
+        with pytest.raises(BadCollective, match="the root is one of the ranks 0 to 0, got"):
+            call(x, root=root)

@@ -355,6 +355,8 @@ def test_ranks_turned_by_one_do_the_same(name: str) -> None:
         ),
         (("broadcast", "binomial", 2), {"root": 2}, "one of the ranks 0 to 1, got 2"),
         (("reduce", "tree", 3), {"root": -1}, "one of the ranks 0 to 2, got -1"),
+        (("reduce", "tree", 3), {"root": 1.5}, r"one of the ranks 0 to 2, got 1\.5"),
+        (("broadcast", "binomial", 3), {"root": None}, "one of the ranks 0 to 2, got None"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused_in_one_line(

@@ -23,7 +23,7 @@ from .lookout import Lookout
 from .operators import Operator
 from .pending import Background, Pending
 from .prepared import Prepared, Preparing
-from .schedule import Schedule, bounds
+from .schedule import Schedule, bounds, check_root
 from .transport import Array, FoldsAndShares, Transport
 
 Value = TypeVar("Value")
@@ -112,6 +112,7 @@ class Comm:
 
     def broadcast(self, x: Array, root: int = 0, algorithm: Algorithm = "auto", wait: bool = True) -> Any:
         """Put what rank ``root`` has in ``x`` into everyone's ``x`` and return it."""
+        check_root(self.size, root)
         _check(x, written=self.rank != root)
         prepared = self._preparing.prepare("broadcast", x.dtype, x.shape, None, algorithm, root)
         return self._call(prepared, partial(self._move, prepared, x), wait)
@@ -120,6 +121,7 @@ class Comm:
         self, x: Array, op: Op = "sum", root: int = 0, algorithm: Algorithm = "auto", wait: bool = True
     ) -> Any:
         """Fold ``x`` over all ranks into the ``x`` of rank ``root`` and return it; that of the others stays."""
+        check_root(self.size, root)
         _check(x, written=self.rank == root)
         prepared = self._preparing.prepare("reduce", x.dtype, x.shape, op, algorithm, root)
 

@@ -144,8 +144,8 @@ def check_ranks(ranks: int) -> None:
 
 def check_root(ranks: int, root: int) -> None:
     """Raise BadCollective if ``root`` is none of the ranks."""
-    if not 0 <= root < ranks:
-        raise BadCollective(f"the root is one of the ranks 0 to {ranks - 1}, got {root}")
+    if not isinstance(root, int | np.integer) or not 0 <= root < ranks:
+        raise BadCollective(f"the root is one of the ranks 0 to {ranks - 1}, got {root!r}")
 
 
 def rotating(
